@@ -1,0 +1,63 @@
+"""Causal Memory Policy: which retrieved memories actually help?
+
+A middleware gives ``k`` of a retriever's ``B`` context slots to memories drawn with known propensities, logs every
+exposure, joins outcomes later, and estimates the utility of each memory with an honest interval.
+
+Names are loaded on first use, so that serving never pays for estimation.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "cmp.errors": (
+        "CmpError",
+        "ConflictingOutcomeError",
+        "DatasetError",
+        "GranularityError",
+        "InvalidIdError",
+        "LogCorruptedError",
+        "LogVersionError",
+        "MissingExtraError",
+        "PositivityError",
+        "ScopeError",
+        "UnknownRoundError",
+    ),
+    "cmp.protocols": ("EVERYTHING", "AsyncMemoryBackend", "Hit", "MemoryBackend", "Retriever", "Scope"),
+    "cmp.design": ("balanced_table", "joint_propensity"),
+    "cmp.log": ("open_log", "validate_log"),
+    "cmp.serving": ("Context", "Item", "RandomizedRetriever", "Task", "run_rounds", "wrap"),
+    "cmp.estimation": (
+        "Utilities",
+        "estimate",
+        "missing_outcome_bounds",
+        "moderate_variances",
+        "newcombe_interval",
+        "neyman_variance_estimate",
+        "null_variance",
+        "q_values",
+        "randomization_variance",
+        "utilities",
+    ),
+    "cmp.evaluation": ("Qrels", "auc", "auc_arrays", "read_qrels", "support"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605  (a list of str, computed)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'cmp' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,23 @@
+"""Chance: the only source of propensities."""
+
+from cmp.design.blocks import (
+    GENERATOR,
+    Block,
+    block_generator,
+    block_length,
+    drawable_slots,
+    joint_propensity,
+    plan_block,
+)
+from cmp.design.tables import balanced_table
+
+__all__ = [
+    "GENERATOR",
+    "Block",
+    "balanced_table",
+    "block_generator",
+    "block_length",
+    "drawable_slots",
+    "joint_propensity",
+    "plan_block",
+]

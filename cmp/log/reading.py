@@ -1,0 +1,83 @@
+"""The log as its readers see it: five lazy frames, and export to Parquet."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import uuid4
+
+import polars as pl
+
+from cmp.log.schema import BLOCKS, EXPOSURES, OUTCOMES, ROSTERS, ROUNDS, TABLES, Table
+
+__all__ = ["META_FILE", "Log"]
+
+META_FILE = "meta.json"
+
+
+class Log(ABC):
+    """An exposure log. Each method returns a polars LazyFrame with the columns of ``cmp.log.schema``."""
+
+    @abstractmethod
+    def scan(self, table: Table) -> pl.LazyFrame:
+        """Return one table with the types of its schema, other columns kept behind them."""
+
+    @abstractmethod
+    def meta(self) -> Mapping[str, str]:
+        """Return the schema version, and the library versions and generator that wrote the log."""
+
+    def rounds(self) -> pl.LazyFrame:
+        """One row a round: the unit of randomization."""
+        return self.scan(ROUNDS)
+
+    def exposures(self) -> pl.LazyFrame:
+        """One row for each memory ranked or drawn in a round."""
+        return self.scan(EXPOSURES)
+
+    def outcomes(self) -> pl.LazyFrame:
+        """One row a round, metric and revision."""
+        return self.scan(OUTCOMES)
+
+    def blocks(self) -> pl.LazyFrame:
+        """One row a block, with its assignment table."""
+        return self.scan(BLOCKS)
+
+    def rosters(self) -> pl.LazyFrame:
+        """One row for each memory of a block's roster, with the exposures planned for it."""
+        return self.scan(ROSTERS)
+
+    def export(self, directory: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the log as Parquet, one folder a table, and return the directory.
+
+        It is written beside the target and moved into place at the end: an interrupt leaves nothing half there.
+        :func:`cmp.open_log` reads it back.
+
+        Raises
+        ------
+        FileExistsError
+            Where the directory exists and is not empty, unless ``overwrite`` (which replaces only an exported log).
+        """
+        target = Path(directory)
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            if not overwrite:
+                raise FileExistsError(f"{target} exists and is not empty; choose another place or pass overwrite=True")
+            if not (target / META_FILE).is_file():
+                raise FileExistsError(f"{target} is no exported log (it has no {META_FILE}); it was left as it is")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{uuid4().hex}.partial")
+        try:
+            for table in TABLES:
+                folder = partial / table.name
+                folder.mkdir(parents=True)
+                self.scan(table).collect().write_parquet(folder / "part-00000.parquet", statistics=True)
+            (partial / META_FILE).write_text(json.dumps(dict(self.meta()), indent=1, sort_keys=True), "utf-8")
+            if target.exists():
+                shutil.rmtree(target)
+            partial.replace(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return target

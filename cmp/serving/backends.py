@@ -1,0 +1,215 @@
+"""What the wrapper asks of a store, whatever it wraps: callables or an object of the backend protocols."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from cmp.errors import ScopeError
+from cmp.protocols import EVERYTHING, AsyncMemoryBackend, Hit, MemoryBackend, Scope, canonical_id
+
+__all__ = ["Backend", "IdOf", "backend_of"]
+
+IdOf: TypeAlias = Callable[[Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Search, listing and fetching, each synchronous, asynchronous or both, and how to read an id.
+
+    ``search(query, n, scope)`` and ``get(ids, scope)`` return the store's own objects; ``list_ids(scope)`` ids.
+    """
+
+    id_of: IdOf
+    search: Callable[[Any, int, Scope], Iterable[Any]] | None = None
+    list_ids: Callable[[Scope], Iterable[object]] | None = None
+    get: Callable[[Sequence[str], Scope], Any] | None = None
+    asearch: Callable[[Any, int, Scope], Awaitable[Iterable[Any]]] | None = None
+    alist_ids: Callable[[Scope], Awaitable[Iterable[object]]] | None = None
+    aget: Callable[[Sequence[str], Scope], Awaitable[Any]] | None = None
+
+    def hits(self, found: Iterable[Any]) -> list[Hit[Any]]:
+        """Return a ranking as hits, without the repeats of an id (the first wins).
+
+        Raises
+        ------
+        InvalidIdError
+            Where an item has no usable id; the message names the item's position and the mend.
+        """
+        first: dict[str, Hit[Any]] = {}
+        for position, item in enumerate(found):
+            hit = self._hit(item, f"result {position} of the retriever")
+            first.setdefault(hit.id, hit)
+        return list(first.values())
+
+    def fetched(self, found: Any, wanted: Sequence[str]) -> dict[str, Hit[Any]]:
+        """Return what ``get`` found by id.
+
+        Raises
+        ------
+        ScopeError
+            Where it holds an id that was not asked for: such an item may be another tenant's.
+        """
+        items = found.values() if isinstance(found, Mapping) else found
+        hits = {
+            hit.id: hit
+            for hit in (self._hit(item, f"item {i} that get() returned") for i, item in enumerate(items))
+            if hit is not None
+        }
+        foreign = hits.keys() - set(wanted)
+        if foreign:
+            raise ScopeError(
+                f"get() returned {sorted(foreign)[:3]!r}, which nobody asked for; it must return only the ids it is "
+                "given, and only those of the scope"
+            )
+        return hits
+
+    def _hit(self, item: Any, where: str) -> Hit[Any]:
+        if isinstance(item, Hit):
+            canonical_id(item.id, where)
+            return item
+        return Hit(canonical_id(self.id_of(item), where), item)
+
+
+def own_id(item: Any) -> object:
+    """Read an item's id where ``id_of`` is not given: an id itself, or the ``id`` key or attribute."""
+    if isinstance(item, (str, int)):
+        return item
+    if isinstance(item, Mapping):
+        return item.get("id")
+    return getattr(item, "id", None)
+
+
+def backend_of(
+    retriever: Any,
+    list_ids: Callable[..., Any] | None,
+    get: Callable[..., Any] | None,
+    id_of: IdOf | None,
+) -> Backend:
+    """Return the backend for a callable with its ``list_ids`` and ``get``, or for an object of the protocols.
+
+    Raises
+    ------
+    TypeError
+        Where the retriever is neither.
+    """
+    reader = id_of or own_id
+    if isinstance(retriever, (MemoryBackend, AsyncMemoryBackend)):
+        return _of_protocol(retriever, reader)
+    if callable(retriever):
+        return _of_callables(retriever, list_ids, get, reader)
+    search = getattr(retriever, "search", None)
+    if callable(search):
+        return _of_callables(search, list_ids, get, reader)
+    raise TypeError(
+        f"{type(retriever).__name__} is no retriever: pass a callable retriever(query), or an object with "
+        "search(query, n, *, scope), list_ids(*, scope) and get(ids, *, scope)"
+    )
+
+
+def _of_protocol(retriever: Any, id_of: IdOf) -> Backend:
+    synchronous = isinstance(retriever, MemoryBackend)
+    asynchronous = isinstance(retriever, AsyncMemoryBackend)
+
+    async def alist_ids(scope: Scope) -> list[object]:
+        return [memory_id async for memory_id in retriever.alist_ids(scope=scope)]
+
+    return Backend(
+        id_of,
+        search=(lambda query, n, scope: retriever.search(query, n, scope=scope)) if synchronous else None,
+        list_ids=(lambda scope: retriever.list_ids(scope=scope)) if synchronous else None,
+        get=(lambda ids, scope: retriever.get(ids, scope=scope)) if synchronous else None,
+        asearch=(lambda query, n, scope: retriever.asearch(query, n, scope=scope)) if asynchronous else None,
+        alist_ids=alist_ids if asynchronous else None,
+        aget=(lambda ids, scope: retriever.aget(ids, scope=scope)) if asynchronous else None,
+    )
+
+
+def _of_callables(
+    retriever: Callable[..., Any],
+    list_ids: Callable[..., Any] | None,
+    get: Callable[..., Any] | None,
+    id_of: IdOf,
+) -> Backend:
+    takes = _keywords(retriever)
+    slots: dict[str, Any] = {}
+
+    def search(query: Any, n: int, scope: Scope) -> Any:
+        return retriever(query, **{name: value for name, value in _offered(n, scope).items() if name in takes})
+
+    slots["asearch" if _is_async(retriever) else "search"] = search
+    if list_ids is not None:
+        listing = _scoped(list_ids, "list_ids")
+        slots["alist_ids" if _is_async(list_ids) else "list_ids"] = listing
+    if get is not None:
+        fetching = _scoped(get, "get")
+        slots["aget" if _is_async(get) else "get"] = lambda ids, scope: fetching(scope, list(ids))
+    return Backend(id_of, **slots)
+
+
+def _offered(n: int, scope: Scope) -> dict[str, Any]:
+    return {"n": n} if scope is EVERYTHING else {"n": n, "scope": scope.native()}
+
+
+def _scoped(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return ``function(*args, scope=...)`` as a function of (scope, *args); refuse to drop a scope silently."""
+    takes_scope = "scope" in _keywords(function)
+
+    def call(scope: Scope, *args: Any) -> Any:
+        if scope is EVERYTHING:
+            return function(*args)
+        if not takes_scope:
+            raise ScopeError(
+                f"{name} takes no scope, so it would reach every tenant's memories; give it a scope keyword, or pass "
+                "scope=cmp.EVERYTHING for a store with a single tenant"
+            )
+        return function(*args, scope=scope.native())
+
+    return call
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+class _Any:
+    """Holds every name."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def _keywords(function: Callable[..., Any]) -> frozenset[str] | _Any:
+    """Return the keywords a callable takes."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return frozenset()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return _Any()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(parameter.name for parameter in parameters if parameter.kind in named)
+
+
+def require_random_slots(backend: Backend) -> None:
+    """Refuse random slots over a store that cannot be listed or fetched from.
+
+    Raises
+    ------
+    TypeError
+        Naming what is missing.
+    """
+    missing = [
+        name
+        for name in ("list_ids", "get")
+        if getattr(backend, name) is None and getattr(backend, f"a{name}") is None
+    ]
+    if missing:
+        raise TypeError(
+            f"random slots need {' and '.join(f'{name}=...' for name in missing)}: list_ids(scope=...) returns the ids "
+            "of a scope and get(ids, scope=...) their items. Without them only random_slots=0 can be served"
+        )
+
+

@@ -1,0 +1,350 @@
+"""The middleware: wrap a retriever, retrieve contexts with random slots in them, record outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import replace
+from datetime import UTC, datetime
+from numbers import Real
+from typing import Any, Literal
+from uuid import uuid4
+
+from cmp.errors import InvalidIdError, ScopeError
+from cmp.log import Log, SQLiteLog, open_log
+from cmp.protocols import Scope, ScopeLike, canonical_id, canonical_ids
+from cmp.serving.backends import Backend, IdOf, backend_of, require_random_slots
+from cmp.serving.context import Context
+from cmp.serving.counters import Counters
+from cmp.serving.policy import Policy, refuse_unsupported
+from cmp.serving.retrieval import Retrieval
+from cmp.serving.steps import run, run_async
+
+__all__ = ["RandomizedRetriever", "wrap"]
+
+logger = logging.getLogger("cmp.serving")
+
+
+class RandomizedRetriever:
+    """A retriever with random slots; made by :func:`wrap`. Holds no state of any request: threads may share it."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        backend: Backend,
+        log: SQLiteLog,
+        text_of: Callable[[Any], str | None] | None,
+        scope: Scope | None,
+    ) -> None:
+        self.policy = policy
+        self.log = log
+        self._backend = backend
+        self._text_of = text_of
+        self._scope = scope
+        self._counters = Counters()
+
+    def retrieve(
+        self,
+        query: Any,
+        *,
+        scope: ScopeLike | None = None,
+        round_id: str | None = None,
+        episode_id: str | None = None,
+        group: str | None = None,
+    ) -> Context:
+        """Return the context for a query: ranked memories, and random ones in the random slots.
+
+        The round is in the log, durable, before this returns. If it cannot be logged, or the roster cannot be had,
+        the base ranking is served, counted and warned of (``on_error="serve"``).
+
+        Parameters
+        ----------
+        query
+            Handed to the retriever as it is. Only a hash of its text is logged.
+        scope
+            Whose store is searched: a non-empty str, a mapping of str to str, or ``cmp.EVERYTHING``.
+        round_id
+            The caller's own id for this retrieval, unique in the log. Asked again, it gives the same assignment
+            and writes nothing new, so that a retry is no second draw. None makes one up.
+        episode_id
+            Rounds that will share one outcome (a conversation, a task).
+        group
+            A name for a query that is asked repeatedly.
+
+        Returns
+        -------
+        Context
+
+        Raises
+        ------
+        ScopeError
+            Where no scope is given here or to :func:`wrap`, it is empty, or ``round_id`` was used in another scope.
+        InvalidIdError
+            Where a memory, or one of the ids given here, has no usable id.
+        """
+        return run(self._retrieval(query, scope, round_id, episode_id, group).steps(), self._backend)
+
+    async def aretrieve(
+        self,
+        query: Any,
+        *,
+        scope: ScopeLike | None = None,
+        round_id: str | None = None,
+        episode_id: str | None = None,
+        group: str | None = None,
+    ) -> Context:
+        """Return what :meth:`retrieve` returns, without blocking the event loop."""
+        retrieval = self._retrieval(query, scope, round_id, episode_id, group)
+        return await run_async(retrieval.steps(), self._backend)
+
+    def record(
+        self, round_id: str, value: float, *, metric: str = "reward", correct: bool = False
+    ) -> None:
+        """Record the outcome of a round; higher is better.
+
+        Parameters
+        ----------
+        round_id
+            Of the :class:`Context`. An outcome for a round the log does not know is kept as an orphan, counted and
+            warned of.
+        value
+            A finite number; True and False are 1 and 0. The same value again is a no-op.
+        metric
+            Name of the outcome; a round may have several.
+        correct
+            Replace a different value recorded before, as a new revision.
+
+        Raises
+        ------
+        ConflictingOutcomeError
+            Where a different value was recorded before.
+        TypeError, ValueError
+            Where the value is no number, or not a finite one.
+        """
+        self._recorded(round_id, self._outcome(round_id, value, metric, correct).result())
+
+    async def arecord(self, round_id: str, value: float, *, metric: str = "reward", correct: bool = False) -> None:
+        """Do what :meth:`record` does, without blocking the event loop."""
+        self._recorded(round_id, await asyncio.wrap_future(self._outcome(round_id, value, metric, correct)))
+
+    def forget_ids(self, ids: Iterable[object], *, scope: ScopeLike | None = None) -> None:
+        """Take deleted memories out of the scope's current blocks at once."""
+        removed = canonical_ids(ids, "ids to forget")
+        self.log.remove(self._resolved(scope).key, removed).result()
+        self._counters.add("forgotten", len(removed))
+
+    def mark_undelivered(self, round_id: str, ids: Iterable[object]) -> None:
+        """Note that the caller did not use some memories of a round: they were trimmed from the prompt, say.
+
+        Analysis stays by assignment; the share delivered is reported.
+
+        Raises
+        ------
+        UnknownRoundError
+            Where the log has no such round.
+        InvalidIdError
+            Where a memory was not in the round.
+        """
+        trimmed = canonical_ids(ids, "ids not delivered")
+        rows = {row.memory_id: row for row in self.log.exposures_of(canonical_id(round_id, "round")).result()}
+        unknown = [memory_id for memory_id in trimmed if memory_id not in rows]
+        if unknown:
+            raise InvalidIdError(f"round {round_id!r} holds no {unknown[:3]!r}; pass ids of its context's items")
+        self.log.amend(
+            round_id, [replace(rows[memory_id], delivered=False, reason="trimmed") for memory_id in trimmed]
+        ).result()
+
+    def stats(self) -> dict[str, int]:
+        """Return counts since this wrapper was made: rounds, fallbacks by reason, undelivered, outcomes, orphans."""
+        return self._counters.snapshot()
+
+    def with_policy(self, **changes: Any) -> RandomizedRetriever:
+        """Return a wrapper of the same retriever and log with other settings (fields of :class:`Policy`)."""
+        return RandomizedRetriever(
+            replace(self.policy, **changes), self._backend, self.log, self._text_of, self._scope
+        )
+
+    def flush(self) -> None:
+        """Return when everything handed to the log is durable."""
+        self.log.flush()
+
+    def close(self) -> None:
+        """Flush and let go of the log."""
+        self.log.close()
+
+    def __enter__(self) -> RandomizedRetriever:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _retrieval(
+        self,
+        query: Any,
+        scope: ScopeLike | None,
+        round_id: str | None,
+        episode_id: str | None,
+        group: str | None,
+    ) -> Retrieval:
+        return Retrieval(
+            self.policy,
+            self._backend,
+            self.log,
+            self._counters,
+            self._text_of,
+            query,
+            self._resolved(scope),
+            uuid4().hex if round_id is None else canonical_id(round_id, "round"),
+            None if episode_id is None else canonical_id(episode_id, "episode"),
+            None if group is None else canonical_id(group, "group"),
+        )
+
+    def _resolved(self, scope: ScopeLike | None) -> Scope:
+        if scope is None and self._scope is not None:
+            return self._scope
+        given = Scope.of(scope)  # type: ignore[arg-type]  (None raises the error that names both ways)
+        if self._scope is not None and given != self._scope:
+            raise ScopeError(f"this wrapper is fixed to scope {self._scope.key!r} and was asked for {given.key!r}")
+        return given
+
+    def _outcome(self, round_id: str, value: float, metric: str, correct: bool) -> Future[bool]:
+        number = finite(value)
+        key = canonical_id(round_id, "round")
+        return self.log.outcome(key, canonical_id(metric, "metric"), number, datetime.now(UTC), correct)
+
+    def _recorded(self, round_id: str, known: bool) -> None:
+        self._counters.add("outcomes")
+        if not known:
+            self._counters.add("outcomes_orphaned")
+            logger.warning("outcome for round %r, which is not in the log: kept as an orphan", round_id)
+
+
+def finite(value: object) -> float:
+    """Return an outcome as a float.
+
+    Raises
+    ------
+    TypeError
+        For strings, None and other things that are no numbers.
+    ValueError
+        For NaN and infinities.
+    """
+    if not isinstance(value, Real) and not (hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0):
+        raise TypeError(f"the outcome is {value!r} ({type(value).__name__}); record a number, or nothing where it is missing")
+    number = float(value)  # type: ignore[arg-type]
+    if not math.isfinite(number):
+        raise ValueError(f"the outcome is {number}; record a finite number, or nothing where it is missing")
+    return number
+
+
+def wrap(
+    retriever: Any,
+    *,
+    slots: int,
+    random_slots: int,
+    log: str | os.PathLike[str] | Log,
+    list_ids: Callable[..., Any] | None = None,
+    get: Callable[..., Any] | None = None,
+    id_of: IdOf | None = None,
+    text_of: Callable[[Any], str | None] | None = None,
+    allocation: Literal["balanced"] = "balanced",
+    balance_within: Literal["scope", "group"] = "scope",
+    exposures_per_block: float = 2,
+    rounds_per_block: int | None = None,
+    max_block_rounds: int | None = None,
+    reference_cards: int = 0,
+    card: str = "empty",
+    withhold: int = 0,
+    holdout: float = 0.0,
+    placement: Literal["last"] = "last",
+    roster_ttl: float | None = None,
+    on_error: Literal["serve", "raise"] = "serve",
+    scope: ScopeLike | None = None,
+    seed: int | None = None,
+) -> RandomizedRetriever:
+    """Wrap any retriever so that ``random_slots`` of its ``slots`` context positions are randomized.
+
+    Parameters
+    ----------
+    retriever
+        A callable ``retriever(query)``, given ``n=`` and ``scope=`` as far as it takes them, that returns its
+        items best first; or an object of the protocols in ``cmp.protocols``. Synchronous or asynchronous.
+    slots, random_slots
+        ``B`` and ``k``: of ``B`` positions, ``B - k`` keep the ranked results. ``random_slots=0`` serves the base
+        list itself, unchanged.
+    log
+        Path of a SQLite file, or an open log.
+    list_ids, get
+        For a callable: ``list_ids(scope=...)`` returns every id of a scope, ``get(ids, scope=...)`` the items of
+        some (in any order, or as a mapping; what is gone is left out).
+    id_of, text_of
+        How to read an item's id and text. Text is hashed, to notice changed contents, and never logged.
+    balance_within, exposures_per_block, rounds_per_block, max_block_rounds, on_error, seed
+        See :class:`cmp.serving.Policy`.
+    scope
+        A fixed scope for all calls.
+    allocation, reference_cards, card, withhold, holdout, placement, roster_ttl
+        Other values than the defaults are refused by this version.
+
+    Returns
+    -------
+    RandomizedRetriever
+
+    Raises
+    ------
+    ValueError, TypeError
+        Where a setting is out of range, or something needed for random slots is missing.
+    LogVersionError, LogCorruptedError
+        Where there is something at the log's path that this version cannot append to.
+
+    Examples
+    --------
+    >>> import tempfile, cmp
+    >>> store = {f"m{i}": f"memory number {i}" for i in range(12)}
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> memory = cmp.wrap(
+    ...     lambda query: list(store)[:6],
+    ...     list_ids=lambda: store, get=lambda ids: [i for i in ids if i in store],
+    ...     slots=6, random_slots=2, log=folder.name + "/exposures.db", scope=cmp.EVERYTHING,
+    ... )
+    >>> context = memory.retrieve("plan my commute")
+    >>> len(context), context.randomized
+    (6, True)
+    >>> memory.record(context.round_id, 1.0)
+    >>> memory.close(); folder.cleanup()
+    """
+    refuse_unsupported(
+        allocation=(allocation, "balanced"),
+        reference_cards=(reference_cards, 0),
+        card=(card, "empty"),
+        withhold=(withhold, 0),
+        holdout=(holdout, 0.0),
+        placement=(placement, "last"),
+        roster_ttl=(roster_ttl, None),
+    )
+    policy = Policy(
+        slots,
+        random_slots,
+        balance_within,
+        exposures_per_block,
+        rounds_per_block,
+        max_block_rounds,
+        on_error,
+        seed,
+    )
+    backend = backend_of(retriever, list_ids, get, id_of)
+    if random_slots:
+        require_random_slots(backend)
+    fixed = None if scope is None else Scope.of(scope)
+    return RandomizedRetriever(policy, backend, _writable(log), text_of, fixed)
+
+
+def _writable(log: str | os.PathLike[str] | Log) -> SQLiteLog:
+    opened = open_log(log, create=True)
+    if not isinstance(opened, SQLiteLog):
+        raise TypeError(f"{opened!r} is an exported log, which is read only; give the path of a SQLite file")
+    return opened
