@@ -1,0 +1,126 @@
+"""Blocks: lengths, who gets the odd exposure, propensities, and reproducible draws."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cmp.design import Block, block_generator, block_length, drawable_slots, plan_block
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "allowed"), [(1, 1, 0), (2, 5, 1), (5, 5, 4), (0, 3, 0), (10, 0, 0), (32, 2, 2), (3, 2, 2)]
+)
+def test_at_least_one_memory_is_left_out_of_every_draw(n, k, allowed):
+    assert drawable_slots(n, k) == allowed
+
+
+@given(
+    n=st.integers(2, 50),
+    k=st.integers(1, 6),
+    before=st.lists(st.integers(0, 9), min_size=50, max_size=50),
+    length=st.integers(1, 60),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=100, deadline=None)
+def test_propensities_are_counts_over_length_and_sum_to_k(n, k, before, length, seed):
+    slots = drawable_slots(n, k)
+    ids = [f"m{i}" for i in range(n)]
+    block = plan_block(ids, slots, length, np.random.default_rng(seed), dict(zip(ids, before, strict=False)))
+    shares = [Fraction(int(count), length) for count in block.planned]
+    assert sum(shares) == slots
+    assert block.planned.max() - block.planned.min() <= 1
+    for row in range(length):
+        for memory_id, propensity in block.drawn(row):
+            assert propensity == float(shares[block.ids.index(memory_id)])
+
+
+@given(
+    n=st.integers(2, 30), k=st.integers(1, 3), length=st.integers(1, 40), seed=st.integers(0, 2**32), data=st.data()
+)
+@settings(max_examples=100, deadline=None)
+def test_the_odd_exposure_goes_to_the_least_exposed(n, k, length, seed, data):
+    slots = drawable_slots(n, k)
+    before = data.draw(st.lists(st.integers(0, 5), min_size=n, max_size=n))
+    ids = [f"m{i:02}" for i in range(n)]
+    block = plan_block(ids, slots, length, np.random.default_rng(seed), dict(zip(ids, before, strict=True)))
+    more = [before[i] for i in range(n) if block.planned[i] > length * slots // n]
+    less = [before[i] for i in range(n) if block.planned[i] <= length * slots // n]
+    assert not more or not less or max(more) <= min(less)
+
+
+def test_capped_blocks_rotate_the_remainder_until_all_are_even():
+    ids = [f"m{i}" for i in range(10)]
+    exposures: Counter[str] = Counter()
+    for ordinal in range(5):
+        block = plan_block(ids, 2, 3, block_generator(1, "s", ordinal), exposures)
+        assert set(block.planned.tolist()) <= {0, 1}
+        exposures.update(dict(zip(block.ids, block.planned.tolist(), strict=True)))
+        assert max(exposures.values()) - min(exposures[i] for i in ids) <= 1
+    assert set(exposures.values()) == {3}
+
+
+def test_used_rows_of_a_stopped_block_are_still_a_simple_random_sample():
+    """Exact: over all orders of the rows, the first rows used hold every sample of them equally often."""
+    table = np.array([[0], [1], [1], [0], [2], [2]])
+    used: Counter[tuple[int, ...]] = Counter()
+    for order in itertools.permutations(range(6)):
+        first_four = table[list(order)][:4]
+        where = tuple(np.flatnonzero(first_four[:, 0] == 0).tolist())
+        used[where] += 1
+    for count in (0, 1, 2):
+        assert len({used[where] for where in itertools.combinations(range(4), count)}) == 1
+
+
+def test_block_length_is_what_the_contract_says():
+    assert block_length(32, 2) == 32
+    assert block_length(33, 2) == 33
+    assert block_length(5, 4, 1) == 2
+    assert block_length(1_000_000, 2, 2, 500) == 500
+
+
+DRAW = """
+import numpy as np
+from cmp.design import block_generator, plan_block
+ids = [f"m{i}" for i in range(12)]
+for given in (ids, ids[::-1], set(ids), (i for i in ids)):
+    block = plan_block(list(given), 2, 12, block_generator(5, "stream", 3))
+    print(block.ids, block.table.tolist())
+"""
+
+
+def test_draws_do_not_depend_on_hash_seed_or_order_of_the_roster():
+    printed = set()
+    for salt in ("0", "1", "2"):
+        env = {**os.environ, "PYTHONHASHSEED": salt}
+        out = subprocess.run([sys.executable, "-c", DRAW], env=env, capture_output=True, text=True, check=True)
+        printed |= set(out.stdout.splitlines())
+    assert len(printed) == 1
+
+
+def test_blocks_and_streams_draw_from_independent_generators():
+    firsts = {
+        int(block_generator(7, stream, ordinal).integers(2**60)) for stream in ("a", "b") for ordinal in range(500)
+    }
+    assert len(firsts) == 1000
+    assert block_generator(None, "a", 0).integers(2**60) != block_generator(None, "a", 0).integers(2**60)
+
+
+def test_a_thousand_seeded_blocks_expose_each_memory_at_its_propensity():
+    """Each memory is in a given round with probability k/N = 0.2; the bound is 4.9 sigma (1e-6 a memory)."""
+    ids = [f"m{i}" for i in range(10)]
+    hits: Counter[str] = Counter()
+    for ordinal in range(1000):
+        block: Block = plan_block(ids, 2, 10, block_generator(3, "s", ordinal))
+        hits.update(memory_id for memory_id, _ in block.drawn(4))
+    sigma = (1000 * 0.2 * 0.8) ** 0.5
+    assert all(abs(hits[i] - 200) < 4.9 * sigma for i in ids)
