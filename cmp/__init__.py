@@ -11,6 +11,38 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from cmp.design import balanced_table, joint_propensity
+    from cmp.errors import (
+        CmpError,
+        ConflictingOutcomeError,
+        DatasetError,
+        GranularityError,
+        InvalidIdError,
+        LogCorruptedError,
+        LogVersionError,
+        MissingExtraError,
+        PositivityError,
+        ScopeError,
+        UnknownRoundError,
+    )
+    from cmp.estimation import (
+        Utilities,
+        estimate,
+        missing_outcome_bounds,
+        moderate_variances,
+        newcombe_interval,
+        neyman_variance_estimate,
+        null_variance,
+        q_values,
+        randomization_variance,
+        utilities,
+    )
+    from cmp.evaluation import Qrels, auc, auc_arrays, read_qrels, support
+    from cmp.log import open_log, validate_log
+    from cmp.protocols import EVERYTHING, AsyncMemoryBackend, Hit, MemoryBackend, Retriever, Scope
+    from cmp.serving import Context, Item, RandomizedRetriever, Task, run_rounds, wrap
+
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -47,7 +79,50 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605  (a list of str, computed)
+__all__ = [
+    "EVERYTHING",
+    "AsyncMemoryBackend",
+    "CmpError",
+    "ConflictingOutcomeError",
+    "Context",
+    "DatasetError",
+    "GranularityError",
+    "Hit",
+    "InvalidIdError",
+    "Item",
+    "LogCorruptedError",
+    "LogVersionError",
+    "MemoryBackend",
+    "MissingExtraError",
+    "PositivityError",
+    "Qrels",
+    "RandomizedRetriever",
+    "Retriever",
+    "Scope",
+    "ScopeError",
+    "Task",
+    "UnknownRoundError",
+    "Utilities",
+    "auc",
+    "auc_arrays",
+    "balanced_table",
+    "estimate",
+    "joint_propensity",
+    "missing_outcome_bounds",
+    "moderate_variances",
+    "newcombe_interval",
+    "neyman_variance_estimate",
+    "null_variance",
+    "open_log",
+    "q_values",
+    "randomization_variance",
+    "read_qrels",
+    "run_rounds",
+    "support",
+    "utilities",
+    "validate_log",
+    "wrap",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -47,7 +47,9 @@ def canonical_id(value: object, where: str = "memory") -> str:
     """
     if isinstance(value, str):
         if not value:
-            raise InvalidIdError(f"the id of {where} is an empty string; give each memory a stable, non-empty id")
+            raise InvalidIdError(
+                f"the id of {where} is an empty string; give each memory a stable, non-empty id"
+            )
         if not value.isascii():
             try:
                 value.encode("utf-8")
@@ -83,8 +85,10 @@ def canonical_ids(values: Iterable[object], where: str = "roster") -> list[str]:
     """
     kinds: dict[str, bool] = {}
     for position, value in enumerate(values):
-        text = value if type(value) is str and value and value.isascii() else canonical_id(
-            value, f"item {position} of the {where}"
+        text = (
+            value
+            if type(value) is str and value and value.isascii()
+            else canonical_id(value, f"item {position} of the {where}")
         )
         is_text = isinstance(value, str)
         if kinds.setdefault(text, is_text) is not is_text:
@@ -107,7 +111,7 @@ class Scope:
     value: str | tuple[tuple[str, str], ...] | None
 
     @classmethod
-    def of(cls, value: ScopeLike) -> Scope:
+    def of(cls, value: ScopeLike | None) -> Scope:
         """Return the scope for a non-empty str or a non-empty mapping of str to str.
 
         Raises
@@ -130,7 +134,8 @@ class Scope:
                     raise ScopeError(
                         f"scope field {field!r}: {content!r} is not a non-empty str under a non-empty str"
                     )
-                _checked_utf8(field), _checked_utf8(content)
+                _check_utf8(field)
+                _check_utf8(content)
             items = tuple(sorted(value.items()))
             return cls(json.dumps(dict(items), ensure_ascii=False, separators=(",", ":")), items)
         raise ScopeError(
@@ -149,7 +154,7 @@ ScopeLike: TypeAlias = str | Mapping[str, str] | Scope
 EVERYTHING = Scope("*", None)
 
 
-def _checked_utf8(text: str) -> None:
+def _check_utf8(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -162,9 +167,11 @@ def _checked_scope_text(text: str) -> str:
             "the scope is an empty string; name the tenant whose store is searched, or pass scope=cmp.EVERYTHING "
             "for a store with a single tenant"
         )
-    _checked_utf8(text)
+    _check_utf8(text)
     if text == EVERYTHING.key:
-        raise ScopeError("the scope '*' is reserved; pass scope=cmp.EVERYTHING for a store with a single tenant")
+        raise ScopeError(
+            "the scope '*' is reserved; pass scope=cmp.EVERYTHING for a store with a single tenant"
+        )
     if text.startswith("{"):
         try:
             collides = isinstance(json.loads(text), dict)

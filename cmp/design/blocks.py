@@ -63,7 +63,9 @@ def drawable_slots(n_memories: int, k: int) -> int:
     return max(0, min(k, n_memories - 1))
 
 
-def block_length(n_memories: int, k: int, exposures_per_block: float = 2, max_block_rounds: int | None = None) -> int:
+def block_length(
+    n_memories: int, k: int, exposures_per_block: float = 2, max_block_rounds: int | None = None
+) -> int:
     """Return ``ceil(c N / k)`` rounds, at most ``max_block_rounds``.
 
     Examples

@@ -61,7 +61,9 @@ def balanced_table(n_memories: int, rounds: int, k: int, seed: int | np.random.G
     return deal_table(n, length, slots, ceiling, generator)
 
 
-def deal_table(n: int, length: int, k: int, ceiling: NDArray[np.int64], generator: np.random.Generator) -> Table:
+def deal_table(
+    n: int, length: int, k: int, ceiling: NDArray[np.int64], generator: np.random.Generator
+) -> Table:
     """Deal a table in which the memories of ``ceiling`` get one exposure more than the rest.
 
     The partial pass over ``ceiling`` comes first: any full pass can follow it without a repeat in the row where

@@ -15,7 +15,9 @@ from cmp.log.validation import Finding, validate_log
 __all__ = ["SCHEMA_VERSION", "Finding", "Log", "ParquetLog", "SQLiteLog", "open_log", "validate_log"]
 
 
-def open_log(location: str | os.PathLike[str] | Log, *, durability: str = "process", create: bool = False) -> Log:
+def open_log(
+    location: str | os.PathLike[str] | Log, *, durability: str = "process", create: bool = False
+) -> Log:
     """Open a log: a SQLite file, or a directory of Parquet files that ``log.export`` wrote.
 
     Parameters
@@ -58,7 +60,9 @@ def open_log(location: str | os.PathLike[str] | Log, *, durability: str = "proce
     if text.startswith(("postgresql://", "postgres://")):
         raise ValueError("this version keeps logs in SQLite files and Parquet directories; give a path")
     if text in ("", ":memory:"):
-        raise ValueError(f"{text!r} is no path; a log is a file, so that other processes and later analyses can read it")
+        raise ValueError(
+            f"{text!r} is no path; a log is a file, so that other processes and later analyses can read it"
+        )
     path = Path(text)
     if path.is_dir():
         if not (path / META_FILE).exists() and any(path.iterdir()):

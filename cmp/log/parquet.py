@@ -63,7 +63,9 @@ def _conform(file: Path, table: Table) -> pl.LazyFrame:
     try:
         found = frame.collect_schema()
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise LogCorruptedError(f"{file} cannot be read as Parquet ({error}); export the log again") from error
+        raise LogCorruptedError(
+            f"{file} cannot be read as Parquet ({error}); export the log again"
+        ) from error
     known: list[pl.Expr] = []
     for column in table.columns:
         if column.name in found:
@@ -71,5 +73,7 @@ def _conform(file: Path, table: Table) -> pl.LazyFrame:
         elif column.null:
             known.append(pl.lit(None, column.dtype).alias(column.name))
         else:
-            raise LogCorruptedError(f"{file} has no column {column.name!r}, which every row of {table.name} needs")
+            raise LogCorruptedError(
+                f"{file} has no column {column.name!r}, which every row of {table.name} needs"
+            )
     return frame.select(*known, *(name for name in found if name not in table.names))

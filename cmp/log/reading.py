@@ -64,9 +64,13 @@ class Log(ABC):
         target = Path(directory)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             if not overwrite:
-                raise FileExistsError(f"{target} exists and is not empty; choose another place or pass overwrite=True")
+                raise FileExistsError(
+                    f"{target} exists and is not empty; choose another place or pass overwrite=True"
+                )
             if not (target / META_FILE).is_file():
-                raise FileExistsError(f"{target} is no exported log (it has no {META_FILE}); it was left as it is")
+                raise FileExistsError(
+                    f"{target} is no exported log (it has no {META_FILE}); it was left as it is"
+                )
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.{uuid4().hex}.partial")
         try:

@@ -88,7 +88,9 @@ class LogStore(Protocol):
         """Return where the stream stands, for planning its next block."""
         ...
 
-    def open_block(self, stream: str, scope: str, group: str | None, block: Block, ordinal: int) -> Future[bool]:
+    def open_block(
+        self, stream: str, scope: str, group: str | None, block: Block, ordinal: int
+    ) -> Future[bool]:
         """Store a block, unless another worker has opened one of this ordinal first."""
         ...
 

@@ -77,7 +77,9 @@ EXPOSURES = Table(
         Column("arm", pl.String, about="ranked, random, withheld or card"),
         Column("assigned", pl.Boolean, about="drawn for a random slot"),
         Column("slot", pl.Int64, null=True, about="position in the context, from 0"),
-        Column("propensity", pl.Float64, about="probability of this exposure under the design; 1 where ranked"),
+        Column(
+            "propensity", pl.Float64, about="probability of this exposure under the design; 1 where ranked"
+        ),
         Column("delivered", pl.Boolean, about="handed to the caller"),
         Column("reason", pl.String, null=True, about="why it was not delivered"),
         Column("content_hash", pl.String, null=True),

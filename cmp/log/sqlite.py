@@ -66,9 +66,13 @@ class SQLiteLog(Log):
         Where there is no such file, it is no log, or a newer version wrote it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, durability: str = "process", create: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, durability: str = "process", create: bool = False
+    ) -> None:
         if durability not in SYNCHRONOUS:
-            raise ValueError(f"durability is {durability!r}; it is one of {', '.join(map(repr, SYNCHRONOUS))}")
+            raise ValueError(
+                f"durability is {durability!r}; it is one of {', '.join(map(repr, SYNCHRONOUS))}"
+            )
         self.path = Path(path).absolute()
         self.durability = durability
         self._reset()
@@ -77,7 +81,9 @@ class SQLiteLog(Log):
         if create and not self.path.exists():
             self._submit(lambda connection: None).result()
         elif not self.path.exists():
-            raise FileNotFoundError(f"there is no log at {self.path}; check the path, or let cmp.wrap create it")
+            raise FileNotFoundError(
+                f"there is no log at {self.path}; check the path, or let cmp.wrap create it"
+            )
         self.meta()
 
     def _reset(self) -> None:
@@ -115,7 +121,9 @@ class SQLiteLog(Log):
 
     def _read(self, query: str) -> list[tuple[Any, ...]]:
         try:
-            with closing(sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as reader:
+            with closing(
+                sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+            ) as reader:
                 return reader.execute(query).fetchall()
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError) and "no such table" not in str(error):
@@ -135,7 +143,9 @@ class SQLiteLog(Log):
         """Return where the stream stands."""
         return self._submit(lambda c: transactions.stream_state(c, stream))
 
-    def open_block(self, stream: str, scope: str, group: str | None, block: Block, ordinal: int) -> Future[bool]:
+    def open_block(
+        self, stream: str, scope: str, group: str | None, block: Block, ordinal: int
+    ) -> Future[bool]:
         """Store a block, unless another worker has opened one of this ordinal first."""
         return self._submit(lambda c: transactions.open_block(c, stream, scope, group, block, ordinal))
 
@@ -220,7 +230,9 @@ class SQLiteLog(Log):
 
     def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
         try:
             _enter_wal(connection)
             connection.execute(f"PRAGMA synchronous={SYNCHRONOUS[self.durability]}")
@@ -231,7 +243,9 @@ class SQLiteLog(Log):
             connection.close()
             if isinstance(error, sqlite3.OperationalError):
                 raise
-            raise LogCorruptedError(f"{self.path} is no SQLite database ({error}); it was left as it is") from error
+            raise LogCorruptedError(
+                f"{self.path} is no SQLite database ({error}); it was left as it is"
+            ) from error
         except BaseException:
             connection.close()
             raise
@@ -297,9 +311,15 @@ def _stored_dtype(dtype: object) -> Any:
 
 def _reset_after_fork(log: SQLiteLog) -> None:
     """A forked child shares neither the parent's connection nor its writer thread: it opens its own."""
+    reference = weakref.ref(log)
+
+    def reset() -> None:
+        found = reference()
+        if found is not None:
+            found._reset()
+
     if hasattr(os, "register_at_fork"):
-        reference = weakref.ref(log)
-        os.register_at_fork(after_in_child=lambda: (found := reference()) and found._reset())
+        os.register_at_fork(after_in_child=reset)
 
 
 def _flush_at_exit(reference: weakref.ref[SQLiteLog]) -> None:

@@ -110,7 +110,17 @@ def _write_exposures(connection: Connection, round_id: str, exposures: Sequence[
     connection.executemany(
         _INSERT_EXPOSURE,
         [
-            (round_id, e.memory_id, e.arm, e.assigned, e.slot, e.propensity, e.delivered, e.reason, e.content_hash)
+            (
+                round_id,
+                e.memory_id,
+                e.arm,
+                e.assigned,
+                e.slot,
+                e.propensity,
+                e.delivered,
+                e.reason,
+                e.content_hash,
+            )
             for e in exposures
         ],
     )
@@ -119,14 +129,21 @@ def _write_exposures(connection: Connection, round_id: str, exposures: Sequence[
 def exposures_of(connection: Connection, round_id: str) -> tuple[Exposure, ...]:
     """Return the exposures of a round in slot order."""
     rows = connection.execute(_SELECT_EXPOSURES, (round_id,)).fetchall()
-    if not rows and connection.execute("SELECT 1 FROM rounds WHERE round_id = ?", (round_id,)).fetchone() is None:
+    if (
+        not rows
+        and connection.execute("SELECT 1 FROM rounds WHERE round_id = ?", (round_id,)).fetchone() is None
+    ):
         raise UnknownRoundError(f"there is no round {round_id!r} in the log; pass the round_id of a Context")
-    return tuple(Exposure(m, arm, bool(a), slot, p, bool(d), why, h) for m, arm, a, slot, p, d, why, h in rows)
+    return tuple(
+        Exposure(m, arm, bool(a), slot, p, bool(d), why, h) for m, arm, a, slot, p, d, why, h in rows
+    )
 
 
 def amend(connection: Connection, round_id: str, exposures: Sequence[Exposure]) -> None:
     """Replace or add rows; a memory found deleted leaves its block from this round on."""
-    row = connection.execute("SELECT block_id, block_row FROM rounds WHERE round_id = ?", (round_id,)).fetchone()
+    row = connection.execute(
+        "SELECT block_id, block_row FROM rounds WHERE round_id = ?", (round_id,)
+    ).fetchone()
     if row is None:
         raise UnknownRoundError(f"there is no round {round_id!r} in the log")
     _write_exposures(connection, round_id, exposures)
@@ -138,7 +155,9 @@ def amend(connection: Connection, round_id: str, exposures: Sequence[Exposure]) 
 
 def write_contents(connection: Connection, notes: Sequence[tuple[str, str, str]]) -> None:
     """Write noted content hashes, (hash, round_id, memory_id) each."""
-    connection.executemany("UPDATE exposures SET content_hash = ? WHERE round_id = ? AND memory_id = ?", notes)
+    connection.executemany(
+        "UPDATE exposures SET content_hash = ? WHERE round_id = ? AND memory_id = ?", notes
+    )
 
 
 def stream_state(connection: Connection, stream: str) -> StreamState:
@@ -156,7 +175,9 @@ def open_block(
     connection: Connection, stream: str, scope: str, group: str | None, block: Block, ordinal: int
 ) -> bool:
     """Store block number ``ordinal`` of a stream, unless another worker has: a block is used up before the next."""
-    left = connection.execute("SELECT 1 FROM cursors WHERE stream = ? AND used < length", (stream,)).fetchone()
+    left = connection.execute(
+        "SELECT 1 FROM cursors WHERE stream = ? AND used < length", (stream,)
+    ).fetchone()
     state = stream_state(connection, stream)
     if left is not None or state.blocks != ordinal:
         return False
@@ -179,23 +200,30 @@ def open_block(
         "INSERT INTO rosters VALUES (?,?,?,?,?,NULL)",
         (
             (block_id, memory_id, position, planned, before.get(memory_id, 0))
-            for position, (memory_id, planned) in enumerate(zip(block.ids, block.planned.tolist(), strict=True))
+            for position, (memory_id, planned) in enumerate(
+                zip(block.ids, block.planned.tolist(), strict=True)
+            )
         ),
     )
     connection.execute(
-        "INSERT OR REPLACE INTO cursors VALUES (?,?,?,?,0,?)", (stream, block_id, scope, ordinal, block.length)
+        "INSERT OR REPLACE INTO cursors VALUES (?,?,?,?,0,?)",
+        (stream, block_id, scope, ordinal, block.length),
     )
     return True
 
 
 def read_block(connection: Connection, block_id: str) -> Block:
     """Read a stored block back."""
-    row = connection.execute('SELECT k, length, "table" FROM blocks WHERE block_id = ?', (block_id,)).fetchone()
+    row = connection.execute(
+        'SELECT k, length, "table" FROM blocks WHERE block_id = ?', (block_id,)
+    ).fetchone()
     roster = connection.execute(
         "SELECT memory_id, planned FROM rosters WHERE block_id = ? ORDER BY position", (block_id,)
     ).fetchall()
     if row is None or len(row[2]) != 4 * row[0] * row[1] or not roster:
-        raise LogCorruptedError(f"block {block_id} of the log is incomplete; `cmpolicy validate` says what is damaged")
+        raise LogCorruptedError(
+            f"block {block_id} of the log is incomplete; `cmpolicy validate` says what is damaged"
+        )
     k, length, table = row
     positions = np.frombuffer(table, dtype="<u4").astype(np.int64).reshape(length, k)
     ids, planned = zip(*roster, strict=True)
@@ -211,7 +239,9 @@ def remove(connection: Connection, scope: str, ids: Sequence[str]) -> int:
     ).rowcount
 
 
-def outcome(connection: Connection, round_id: str, metric: str, value: float, at: datetime, correct: bool) -> bool:
+def outcome(
+    connection: Connection, round_id: str, metric: str, value: float, at: datetime, correct: bool
+) -> bool:
     """Record an outcome once; a different value needs ``correct`` and is appended as a revision."""
     last = connection.execute(
         "SELECT value, revision FROM outcomes WHERE round_id = ? AND metric = ? ORDER BY revision DESC LIMIT 1",

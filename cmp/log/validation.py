@@ -51,7 +51,11 @@ class _Frames:
         return (
             self.exposures.filter("assigned")
             .join(randomized, on="round_id")
-            .join(planned.select("block_id", "memory_id", "planned", "length"), on=["block_id", "memory_id"], how="left")
+            .join(
+                planned.select("block_id", "memory_id", "planned", "length"),
+                on=["block_id", "memory_id"],
+                how="left",
+            )
         )
 
 
@@ -80,7 +84,9 @@ def validate_log(log: Log) -> list[Finding]:
             frames.append(log.scan(table).collect())
         except (CmpError, pl.exceptions.PolarsError, OSError) as error:
             unreadable.append(
-                Finding(table.name, "all", f"it cannot be read ({error})", "Restore it from a copy or an export")
+                Finding(
+                    table.name, "all", f"it cannot be read ({error})", "Restore it from a copy or an export"
+                )
             )
     if unreadable:
         return unreadable
@@ -112,18 +118,27 @@ def _dangling_rows(found: _Frames) -> Iterator[Finding]:
     round_ids = found.rounds.select("round_id")
     orphans = found.outcomes.join(round_ids, on="round_id", how="anti").select("round_id", "metric")
     yield from _named(
-        "outcomes", orphans, "it is an orphan: its round is not in the log", "It is kept, and left out of estimates"
+        "outcomes",
+        orphans,
+        "it is an orphan: its round is not in the log",
+        "It is kept, and left out of estimates",
     )
     stray = found.exposures.join(round_ids, on="round_id", how="anti").select("round_id", "memory_id")
     yield from _named("exposures", stray, "its round is not in the log", "Remove it, or restore the round")
-    blockless = found.rounds.filter("randomized").join(found.blocks, on="block_id", how="anti").select("round_id")
-    yield from _named("rounds", blockless, "its block is not in the log", "Restore the block: its roster is the design")
+    blockless = (
+        found.rounds.filter("randomized").join(found.blocks, on="block_id", how="anti").select("round_id")
+    )
+    yield from _named(
+        "rounds", blockless, "its block is not in the log", "Restore the block: its roster is the design"
+    )
     crossed = (
         found.rounds.join(found.blocks.select("block_id", block_scope="scope"), on="block_id")
         .filter(pl.col("scope") != pl.col("block_scope"))
         .select("round_id", "scope", "block_scope")
     )
-    yield from _named("rounds", crossed, "its block belongs to another scope", "Do not analyse this log: find out why")
+    yield from _named(
+        "rounds", crossed, "its block belongs to another scope", "Do not analyse this log: find out why"
+    )
 
 
 def _values_out_of_range(found: _Frames) -> Iterator[Finding]:
@@ -131,11 +146,17 @@ def _values_out_of_range(found: _Frames) -> Iterator[Finding]:
     bad = found.exposures.filter(
         propensity.is_null() | propensity.is_nan() | ~propensity.is_between(0, 1 + TOLERANCE)
     ).select("round_id", "memory_id", "propensity")
-    yield from _named("exposures", bad, "its propensity is no probability", "Correct it from the design; never clip it")
+    yield from _named(
+        "exposures", bad, "its propensity is no probability", "Correct it from the design; never clip it"
+    )
     arms = found.exposures.filter(~pl.col("arm").is_in(ARMS)).select("round_id", "memory_id", "arm")
     yield from _named("exposures", arms, "its arm is unknown", f"Use one of {', '.join(ARMS)}")
-    values = found.outcomes.filter(~pl.col("value").is_finite().fill_null(False)).select("round_id", "metric", "value")
-    yield from _named("outcomes", values, "its value is not finite", "Record a number, or leave the outcome out")
+    values = found.outcomes.filter(~pl.col("value").is_finite().fill_null(False)).select(
+        "round_id", "metric", "value"
+    )
+    yield from _named(
+        "outcomes", values, "its value is not finite", "Record a number, or leave the outcome out"
+    )
 
 
 def _rounds_against_design(found: _Frames) -> Iterator[Finding]:
@@ -147,17 +168,28 @@ def _rounds_against_design(found: _Frames) -> Iterator[Finding]:
         .filter(pl.col("assigned") != pl.col("k"))
         .select("round_id", "k", "assigned")
     )
-    yield from _named("rounds", uneven, "it does not hold k assigned memories", "Remove the whole round, never a part")
+    yield from _named(
+        "rounds", uneven, "it does not hold k assigned memories", "Remove the whole round, never a part"
+    )
     foreign = found.assigned.filter(pl.col("planned").is_null()).select("round_id", "memory_id")
-    yield from _named("exposures", foreign, "it was drawn from outside its block's roster", "Remove the whole round")
+    yield from _named(
+        "exposures", foreign, "it was drawn from outside its block's roster", "Remove the whole round"
+    )
     wrong = found.assigned.filter(
-        (pl.col("arm") == "random") & ((pl.col("propensity") - pl.col("planned") / pl.col("length")).abs() > TOLERANCE)
+        (pl.col("arm") == "random")
+        & ((pl.col("propensity") - pl.col("planned") / pl.col("length")).abs() > TOLERANCE)
     ).select("round_id", "memory_id", "propensity", "planned", "length")
-    yield from _named("exposures", wrong, "its propensity is not planned / length", "Correct it from the block")
+    yield from _named(
+        "exposures", wrong, "its propensity is not planned / length", "Correct it from the block"
+    )
     rows = randomized.join(found.blocks.select("block_id", "length"), on="block_id")
-    beyond = rows.filter(~pl.col("block_row").is_between(0, pl.col("length") - 1)).select("round_id", "block_row")
+    beyond = rows.filter(~pl.col("block_row").is_between(0, pl.col("length") - 1)).select(
+        "round_id", "block_row"
+    )
     yield from _named("rounds", beyond, "its row is not in its block's table", "Remove the whole round")
-    twice = rows.filter(pl.struct("block_id", "block_row").is_duplicated()).select("round_id", "block_id", "block_row")
+    twice = rows.filter(pl.struct("block_id", "block_row").is_duplicated()).select(
+        "round_id", "block_id", "block_row"
+    )
     yield from _named("rounds", twice, "its row of the table was used twice", "Keep the round asked first")
 
 
@@ -166,7 +198,9 @@ def _blocks_against_tables(found: _Frames) -> Iterator[Finding]:
     bad = []
     for block_id, k, length, table in found.blocks.select("block_id", "k", "length", "table").iter_rows():
         roster = rosters.get(block_id)
-        if roster is None or not _matches(table, k, length, roster["planned"].to_numpy(), roster["position"].to_numpy()):
+        if roster is None or not _matches(
+            table, k, length, roster["planned"].to_numpy(), roster["position"].to_numpy()
+        ):
             bad.append(block_id)
     yield from _named(
         "blocks",

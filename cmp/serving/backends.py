@@ -137,7 +137,9 @@ def _of_callables(
     slots: dict[str, Any] = {}
 
     def search(query: Any, n: int, scope: Scope) -> Any:
-        return retriever(query, **{name: value for name, value in _offered(n, scope).items() if name in takes})
+        return retriever(
+            query, **{name: value for name, value in _offered(n, scope).items() if name in takes}
+        )
 
     slots["asearch" if _is_async(retriever) else "search"] = search
     if list_ids is not None:
@@ -211,5 +213,3 @@ def require_random_slots(backend: Backend) -> None:
             f"random slots need {' and '.join(f'{name}=...' for name in missing)}: list_ids(scope=...) returns the ids "
             "of a scope and get(ids, scope=...) their items. Without them only random_slots=0 can be served"
         )
-
-

@@ -93,7 +93,7 @@ def run_rounds(
         context = policy.retrieve(task.query, scope=task.scope, round_id=round_id, group=task.group)
         policy.record(round_id, score(given, context), metric=metric)
 
-    with _progress(len(todo), progress) as advance:
+    with progress_bar("rounds", len(todo), progress) as advance:
         if workers <= 1:
             for item in todo:
                 one(item)
@@ -126,7 +126,9 @@ def _tasks(tasks: Iterable[Any]) -> Iterator[tuple[Any, Task]]:
         task = _task(given)
         key = (repr(task.scope), task.group)
         if key in seen:
-            raise ValueError(f"two tasks share the group {task.group!r} in scope {task.scope!r}; give each its own")
+            raise ValueError(
+                f"two tasks share the group {task.group!r} in scope {task.scope!r}; give each its own"
+            )
         seen.add(key)
         yield given, task
 
@@ -152,7 +154,8 @@ def _scored(memory: RandomizedRetriever, metric: str) -> set[str]:
 
 
 @contextmanager
-def _progress(total: int, shown: bool) -> Iterator[Callable[[], None]]:
+def progress_bar(name: str, total: int, shown: bool) -> Iterator[Callable[[], None]]:
+    """Show a bar on a terminal's standard error; yields a function that advances it by one."""
     if not shown or total == 0:
         yield lambda: None
         return
@@ -162,5 +165,5 @@ def _progress(total: int, shown: bool) -> Iterator[Callable[[], None]]:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("rounds", total=total)
+        task = bar.add_task(name, total=total)
         yield lambda: bar.advance(task)

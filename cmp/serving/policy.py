@@ -47,7 +47,9 @@ class Policy:
         slots = _whole("slots", self.slots, least=1)
         k = _whole("random_slots", self.random_slots, least=0)
         if k > slots:
-            raise ValueError(f"random_slots is {k} and slots is {slots}: there cannot be more random slots than slots")
+            raise ValueError(
+                f"random_slots is {k} and slots is {slots}: there cannot be more random slots than slots"
+            )
         for name in ("rounds_per_block", "max_block_rounds"):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), least=1)
@@ -60,7 +62,9 @@ class Policy:
 
     def stream(self, scope: Scope, group: str | None) -> str:
         """Name the series of blocks a round is dealt from; other settings of the design start another series."""
-        return json.dumps(["balanced", self.random_slots, self.rounds_per_block, scope.key, group], ensure_ascii=False)
+        return json.dumps(
+            ["balanced", self.random_slots, self.rounds_per_block, scope.key, group], ensure_ascii=False
+        )
 
 
 def _whole(name: str, value: Any, least: int) -> int:

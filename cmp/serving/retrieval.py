@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -69,7 +70,9 @@ class Retrieval:
         exposures, objects = yield from self._fetched(assigned, ranked, by_id)
         return self._context(exposures, objects, assigned.randomized, assigned.fallback_reason)
 
-    def _base_ranking(self, error: Exception, ranked: Sequence[str], by_id: Mapping[str, Hit[Any]]) -> Steps[Context]:
+    def _base_ranking(
+        self, error: Exception, ranked: Sequence[str], by_id: Mapping[str, Hit[Any]]
+    ) -> Steps[Context]:
         """Serve what was ranked, unrandomized, and log that where the log is not what failed."""
         reason = "roster_failed" if isinstance(error, _RosterFailedError) else "log_failed"
         self._fell_back(reason, error)
@@ -91,7 +94,7 @@ class Retrieval:
             return lay_out(ranked, drawn, policy.slots)
 
         for _ in range(BLOCKS_TRIED):
-            assigned: AssignedRound | None = yield Write(lambda: self.log.assign(request, compose))
+            assigned: AssignedRound | None = yield Write(partial(self.log.assign, request, compose))
             if assigned is not None:
                 return assigned
             opened = yield from self._open_block()
@@ -199,7 +202,11 @@ class Retrieval:
             self.counters.add("text_of_failed")
             logger.debug("text_of failed: %s", error)
             return None
-        return None if text is None else blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        return (
+            None
+            if text is None
+            else blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        )
 
     # -- handing over -------------------------------------------------------------------------------------------
 
@@ -209,7 +216,9 @@ class Retrieval:
         items: tuple[Item, ...] = ()
         with suppress(InvalidIdError):
             hits = self.backend.hits(objects)
-            items = tuple(Item(hit.id, hit.item, slot, "ranked", 1.0, True, hit.score) for slot, hit in enumerate(hits))
+            items = tuple(
+                Item(hit.id, hit.item, slot, "ranked", 1.0, True, hit.score) for slot, hit in enumerate(hits)
+            )
         exposures = tuple(Exposure(item.id, "ranked", False, item.slot, 1.0, True) for item in items)
         reason = "no_random_slots"
         try:
@@ -277,4 +286,3 @@ def query_hash(query: Any) -> str | None:
     if not isinstance(query, str):
         return None
     return blake2b(query.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-

@@ -59,8 +59,12 @@ def stand_in(
     spare = [memory_id for memory_id in ranked if memory_id not in used]
     kept = [row for row in rows if row.memory_id not in gone]
     lost = [replace(row, slot=None, delivered=False, reason=reason) for row in rows if row.memory_id in gone]
-    shown = [row for row in kept if row.delivered] + [_ranked(memory_id, 0, False) for memory_id in spare[: len(lost)]]
-    renumbered = [replace(row, slot=slot) for slot, row in enumerate(sorted(shown, key=lambda row: row.arm == "random"))]
+    shown = [row for row in kept if row.delivered] + [
+        _ranked(memory_id, 0, False) for memory_id in spare[: len(lost)]
+    ]
+    renumbered = [
+        replace(row, slot=slot) for slot, row in enumerate(sorted(shown, key=lambda row: row.arm == "random"))
+    ]
     return (*renumbered, *(row for row in kept if not row.delivered), *lost)
 
 

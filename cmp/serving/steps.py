@@ -55,7 +55,9 @@ def run(steps: Steps[T], backend: Backend) -> T:
             return step.call()
         method = getattr(backend, step.method)
         if method is None:
-            raise TypeError(f"this backend's {step.method} is asynchronous; await aretrieve(...) instead of retrieve(...)")
+            raise TypeError(
+                f"this backend's {step.method} is asynchronous; await aretrieve(...) instead of retrieve(...)"
+            )
         return _listed(method(*step.args))
 
     try:

@@ -101,9 +101,7 @@ class RandomizedRetriever:
         retrieval = self._retrieval(query, scope, round_id, episode_id, group)
         return await run_async(retrieval.steps(), self._backend)
 
-    def record(
-        self, round_id: str, value: float, *, metric: str = "reward", correct: bool = False
-    ) -> None:
+    def record(self, round_id: str, value: float, *, metric: str = "reward", correct: bool = False) -> None:
         """Record the outcome of a round; higher is better.
 
         Parameters
@@ -127,7 +125,9 @@ class RandomizedRetriever:
         """
         self._recorded(round_id, self._outcome(round_id, value, metric, correct).result())
 
-    async def arecord(self, round_id: str, value: float, *, metric: str = "reward", correct: bool = False) -> None:
+    async def arecord(
+        self, round_id: str, value: float, *, metric: str = "reward", correct: bool = False
+    ) -> None:
         """Do what :meth:`record` does, without blocking the event loop."""
         self._recorded(round_id, await asyncio.wrap_future(self._outcome(round_id, value, metric, correct)))
 
@@ -153,7 +153,9 @@ class RandomizedRetriever:
         rows = {row.memory_id: row for row in self.log.exposures_of(canonical_id(round_id, "round")).result()}
         unknown = [memory_id for memory_id in trimmed if memory_id not in rows]
         if unknown:
-            raise InvalidIdError(f"round {round_id!r} holds no {unknown[:3]!r}; pass ids of its context's items")
+            raise InvalidIdError(
+                f"round {round_id!r} holds no {unknown[:3]!r}; pass ids of its context's items"
+            )
         self.log.amend(
             round_id, [replace(rows[memory_id], delivered=False, reason="trimmed") for memory_id in trimmed]
         ).result()
@@ -206,9 +208,11 @@ class RandomizedRetriever:
     def _resolved(self, scope: ScopeLike | None) -> Scope:
         if scope is None and self._scope is not None:
             return self._scope
-        given = Scope.of(scope)  # type: ignore[arg-type]  (None raises the error that names both ways)
+        given = Scope.of(scope)
         if self._scope is not None and given != self._scope:
-            raise ScopeError(f"this wrapper is fixed to scope {self._scope.key!r} and was asked for {given.key!r}")
+            raise ScopeError(
+                f"this wrapper is fixed to scope {self._scope.key!r} and was asked for {given.key!r}"
+            )
         return given
 
     def _outcome(self, round_id: str, value: float, metric: str, correct: bool) -> Future[bool]:
@@ -234,7 +238,9 @@ def finite(value: object) -> float:
         For NaN and infinities.
     """
     if not isinstance(value, Real) and not (hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0):
-        raise TypeError(f"the outcome is {value!r} ({type(value).__name__}); record a number, or nothing where it is missing")
+        raise TypeError(
+            f"the outcome is {value!r} ({type(value).__name__}); record a number, or nothing where it is missing"
+        )
     number = float(value)  # type: ignore[arg-type]
     if not math.isfinite(number):
         raise ValueError(f"the outcome is {number}; record a finite number, or nothing where it is missing")

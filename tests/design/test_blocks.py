@@ -45,7 +45,11 @@ def test_propensities_are_counts_over_length_and_sum_to_k(n, k, before, length, 
 
 
 @given(
-    n=st.integers(2, 30), k=st.integers(1, 3), length=st.integers(1, 40), seed=st.integers(0, 2**32), data=st.data()
+    n=st.integers(2, 30),
+    k=st.integers(1, 3),
+    length=st.integers(1, 40),
+    seed=st.integers(0, 2**32),
+    data=st.data(),
 )
 @settings(max_examples=100, deadline=None)
 def test_the_odd_exposure_goes_to_the_least_exposed(n, k, length, seed, data):
@@ -102,14 +106,18 @@ def test_draws_do_not_depend_on_hash_seed_or_order_of_the_roster():
     printed = set()
     for salt in ("0", "1", "2"):
         env = {**os.environ, "PYTHONHASHSEED": salt}
-        out = subprocess.run([sys.executable, "-c", DRAW], env=env, capture_output=True, text=True, check=True)
+        out = subprocess.run(
+            [sys.executable, "-c", DRAW], env=env, capture_output=True, text=True, check=True
+        )
         printed |= set(out.stdout.splitlines())
     assert len(printed) == 1
 
 
 def test_blocks_and_streams_draw_from_independent_generators():
     firsts = {
-        int(block_generator(7, stream, ordinal).integers(2**60)) for stream in ("a", "b") for ordinal in range(500)
+        int(block_generator(7, stream, ordinal).integers(2**60))
+        for stream in ("a", "b")
+        for ordinal in range(500)
     }
     assert len(firsts) == 1000
     assert block_generator(None, "a", 0).integers(2**60) != block_generator(None, "a", 0).integers(2**60)

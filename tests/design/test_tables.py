@@ -17,7 +17,18 @@ import cmp
 from cmp.design.tables import deal_table
 from tests.design.enumeration import outcomes
 
-SMALL = [(3, 2, 1), (3, 4, 1), (4, 2, 2), (3, 3, 2), (3, 4, 2), (4, 3, 2), (4, 3, 3), (5, 4, 1), (2, 3, 2), (1, 3, 1)]
+SMALL = [
+    (3, 2, 1),
+    (3, 4, 1),
+    (4, 2, 2),
+    (3, 3, 2),
+    (3, 4, 2),
+    (4, 3, 2),
+    (4, 3, 3),
+    (5, 4, 1),
+    (2, 3, 2),
+    (1, 3, 1),
+]
 
 #: balanced_table(5, 4, 2, seed=11) under PCG64.
 GOLDEN = [[0, 3], [4, 1], [2, 1], [4, 2]]
@@ -68,7 +79,9 @@ def test_single_and_joint_propensities_match_enumeration(n, length, k):
     off = ~np.eye(n, dtype=bool)
     assert all((joint[t][off] == Fraction(k * (k - 1), n * max(n - 1, 1))).all() for t in range(length))
     if n > 1:
-        assert cmp.joint_propensity(n, k) == pytest.approx(float(Fraction(k * (k - 1), n * (n - 1))), abs=1e-15)
+        assert cmp.joint_propensity(n, k) == pytest.approx(
+            float(Fraction(k * (k - 1), n * (n - 1))), abs=1e-15
+        )
 
 
 @pytest.mark.parametrize(("n", "length", "k"), SMALL)
@@ -117,7 +130,9 @@ def test_eight_rounds_over_four_memories_take_all_2520_arrangements_equally():
         seen[tuple(cmp.balanced_table(4, 8, 1, generator).ravel().tolist())] += 1
     assert len(seen) <= 2520
     expected = draws / 2520
-    statistic = sum((count - expected) ** 2 / expected for count in seen.values()) + expected * (2520 - len(seen))
+    statistic = sum((count - expected) ** 2 / expected for count in seen.values()) + expected * (
+        2520 - len(seen)
+    )
     assert chi2.sf(statistic, 2519) > 1e-6
 
 
@@ -135,7 +150,6 @@ def test_a_seed_gives_the_same_table_again():
     """A golden vector: a change of numpy's stream shows here (stored tables are not affected by it)."""
     assert cmp.balanced_table(5, 4, 2, 11).tolist() == cmp.balanced_table(5, 4, 2, 11).tolist()
     assert cmp.balanced_table(5, 4, 2, 11).tolist() == GOLDEN
-
 
 
 def test_a_million_memories_take_linear_time_and_memory():

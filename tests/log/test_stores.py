@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import subprocess
@@ -115,11 +116,9 @@ def test_a_truncated_database_is_named_and_not_touched(filled, tmp_path, keep):
     whole = filled.path.read_bytes()
     filled.path.write_bytes(whole[: int(len(whole) * keep)])
     cut = filled.path.read_bytes()
-    try:
+    with contextlib.suppress(cmp.LogCorruptedError):
         findings = cmp.validate_log(cmp.open_log(filled.path))
-        assert findings
-    except cmp.LogCorruptedError as error:
-        assert str(filled.path) in str(error)
+        assert [finding for finding in findings if finding.problem.startswith("it cannot be read")]
     assert filled.path.read_bytes() == cut
 
 

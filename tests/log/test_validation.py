@@ -28,7 +28,8 @@ DAMAGE = {
     "its round is not in the log": "UPDATE exposures SET round_id = 'gone' WHERE rowid = 2",
     "its block is not in the log": "DELETE FROM blocks WHERE rowid = 1",
     "its block belongs to another scope": "UPDATE rounds SET scope = 't' WHERE round_id = 'r03'",
-    "it does not hold k assigned": "DELETE FROM exposures WHERE rowid = (SELECT min(rowid) FROM exposures WHERE assigned)",
+    "it does not hold k assigned": "DELETE FROM exposures "
+    "WHERE rowid = (SELECT min(rowid) FROM exposures WHERE assigned)",
     "drawn from outside its block's roster": "UPDATE exposures SET memory_id = 'zz' "
     "WHERE rowid = (SELECT min(rowid) FROM exposures WHERE arm = 'random')",
     "propensity is not planned / length": "UPDATE exposures SET propensity = 0.5 WHERE arm = 'random'",

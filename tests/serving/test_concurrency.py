@@ -39,7 +39,9 @@ def test_the_event_loop_serves_what_threads_serve(tmp_path):
     memory = wrapped(tmp_path, AsyncStore(store(20, ["m1"])))
 
     async def ask():
-        contexts = await asyncio.gather(*(memory.aretrieve("q", scope="s", round_id=f"r{i}") for i in range(60)))
+        contexts = await asyncio.gather(
+            *(memory.aretrieve("q", scope="s", round_id=f"r{i}") for i in range(60))
+        )
         await asyncio.gather(*(memory.arecord(context.round_id, 1.0) for context in contexts))
         return contexts
 
@@ -82,7 +84,9 @@ def test_a_slow_synchronous_store_does_not_hold_the_loop_up_and_sees_context_var
         time.sleep(0.2)
         return []
 
-    memory = wrapped(tmp_path, search, list_ids=lambda scope: data, get=lambda ids, scope: [data[i] for i in ids])
+    memory = wrapped(
+        tmp_path, search, list_ids=lambda scope: data, get=lambda ids, scope: [data[i] for i in ids]
+    )
 
     async def ask():
         tenant.set("user-1")

@@ -38,7 +38,10 @@ def test_a_log_that_cannot_be_written_serves_the_base_ranking_with_a_warning(tmp
 def test_a_roster_that_cannot_be_listed_serves_and_logs_the_base_ranking(tmp_path):
     data = documents(9)
     memory = wrapped(
-        tmp_path, lambda query: list(data.values()), list_ids=failing, get=lambda ids, scope: [data[i] for i in ids]
+        tmp_path,
+        lambda query: list(data.values()),
+        list_ids=failing,
+        get=lambda ids, scope: [data[i] for i in ids],
     )
     context = memory.retrieve("q", scope=cmp.EVERYTHING)
     assert [document.id for document in context] == ["m0", "m1", "m2", "m3"]
@@ -52,7 +55,12 @@ def test_a_roster_that_cannot_be_listed_serves_and_logs_the_base_ranking(tmp_pat
 def test_a_drawn_memory_that_cannot_be_fetched_is_logged_undelivered(tmp_path):
     data = documents(9)
     memory = wrapped(
-        tmp_path, lambda query: [data["m0"], data["m1"]], list_ids=lambda: data, get=failing, slots=2, scope=cmp.EVERYTHING
+        tmp_path,
+        lambda query: [data["m0"], data["m1"]],
+        list_ids=lambda: data,
+        get=failing,
+        slots=2,
+        scope=cmp.EVERYTHING,
     )
     for _ in range(18):
         assert [document.id for document in memory.retrieve("q")] == ["m0", "m1"]

@@ -19,7 +19,11 @@ def counts(memory):
 @pytest.mark.parametrize("workers", [1, 4])
 def test_each_task_gets_a_balanced_block_of_its_own(tmp_path, workers):
     memory = wrapped(tmp_path, store(8))
-    tasks = [("first", "s", "q1"), cmp.Task("second", "s", "q2"), {"query": "third", "scope": "s", "group": "q3"}]
+    tasks = [
+        ("first", "s", "q1"),
+        cmp.Task("second", "s", "q2"),
+        {"query": "third", "scope": "s", "group": "q3"},
+    ]
     n = cmp.run_rounds(memory, tasks, lambda task, context: 1.0, rounds=16, workers=workers)
     assert n == 48
     assert set(counts(memory)["len"]) == {2}
@@ -65,6 +69,9 @@ def test_tasks_may_be_objects_and_must_have_groups_of_their_own(tmp_path):
         group: str
 
     memory = wrapped(tmp_path, store(8))
-    assert cmp.run_rounds(memory, [Question("q", "s", "g")], lambda task, context: task.query == "q", rounds=4) == 4
+    assert (
+        cmp.run_rounds(memory, [Question("q", "s", "g")], lambda task, context: task.query == "q", rounds=4)
+        == 4
+    )
     with pytest.raises(ValueError, match="share the group 'g'"):
         cmp.run_rounds(memory, [("a", "s", "g"), ("b", "s", "g")], lambda task, context: 1.0)

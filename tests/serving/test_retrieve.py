@@ -23,7 +23,13 @@ def test_a_round_is_logged_before_its_context_is_returned(tmp_path):
     context = memory.retrieve("q", scope="s", episode_id="talk-1")
     row = memory.log.rounds().collect().row(0, named=True)
     assert row["round_id"] == context.round_id
-    assert (row["scope"], row["n_roster"], row["k"], row["randomized"], row["attempts"]) == ("s", 20, 1, True, 1)
+    assert (row["scope"], row["n_roster"], row["k"], row["randomized"], row["attempts"]) == (
+        "s",
+        20,
+        1,
+        True,
+        1,
+    )
     assert row["episode_id"] == "talk-1"
     assert row["asked_at"].tzinfo is not None
     logged = memory.log.exposures().collect()
@@ -68,7 +74,13 @@ def test_repeats_of_a_ranking_take_one_slot_and_one_row(tmp_path):
 
 @pytest.mark.parametrize(
     ("hits", "pool", "length", "random"),
-    [(2, 6, (2, 4), (0, 2)), (0, 4, (2, 2), (2, 2)), (3, 3, (3, 3), (0, 0)), (0, 0, (0, 0), (0, 0)), (9, 12, (5, 5), (0, 2))],
+    [
+        (2, 6, (2, 4), (0, 2)),
+        (0, 4, (2, 2), (2, 2)),
+        (3, 3, (3, 3), (0, 0)),
+        (0, 0, (0, 0), (0, 0)),
+        (9, 12, (5, 5), (0, 2)),
+    ],
 )
 def test_short_empty_and_long_rankings_are_served_as_they_are(tmp_path, hits, pool, length, random):
     """B = 5, k = 2. A drawn memory that is ranked stays ranked, so a short ranking can give a shorter context."""
@@ -133,7 +145,9 @@ def test_a_round_id_of_another_scope_is_refused(tmp_path):
 
 
 def test_foreign_scope_ids_are_never_drawn(tmp_path):
-    memory = wrapped(tmp_path, Store({"A": documents(4, "a"), "B": documents(96, "b")}), slots=3, random_slots=2)
+    memory = wrapped(
+        tmp_path, Store({"A": documents(4, "a"), "B": documents(96, "b")}), slots=3, random_slots=2
+    )
     for number in range(300):
         scope = "AB"[number % 2]
         assert all(item.id.startswith(scope.lower()) for item in memory.retrieve("q", scope=scope).items)
@@ -153,7 +167,9 @@ def test_an_item_nobody_asked_for_is_never_served(tmp_path):
         memory.with_policy(on_error="raise").retrieve("q", scope="s")
 
 
-@pytest.mark.parametrize("scope", [None, "", {}, {"user": ""}, {"user": None}, 7, "*", '{"user": "1"}', "\ud800"])
+@pytest.mark.parametrize(
+    "scope", [None, "", {}, {"user": ""}, {"user": None}, 7, "*", '{"user": "1"}', "\ud800"]
+)
 def test_an_empty_or_ambiguous_scope_is_an_error(tmp_path, scope):
     with pytest.raises(cmp.ScopeError):
         wrapped(tmp_path, store()).retrieve("q", scope=scope)
@@ -167,7 +183,9 @@ def test_scopes_may_be_mappings_and_are_handed_on_as_they_came(tmp_path):
         seen.append(scope)
         return data
 
-    memory = wrapped(tmp_path, lambda query: [], list_ids=list_ids, get=lambda ids, scope: [data[i] for i in ids])
+    memory = wrapped(
+        tmp_path, lambda query: [], list_ids=list_ids, get=lambda ids, scope: [data[i] for i in ids]
+    )
     memory.retrieve("q", scope={"user": "1", "app": "mail"})
     assert seen == [{"user": "1", "app": "mail"}]
     assert json.loads(memory.log.rounds().collect()["scope"][0]) == {"app": "mail", "user": "1"}
@@ -175,7 +193,9 @@ def test_scopes_may_be_mappings_and_are_handed_on_as_they_came(tmp_path):
 
 def test_a_listing_that_takes_no_scope_serves_a_single_tenant_only(tmp_path):
     data = documents(6)
-    memory = wrapped(tmp_path, lambda query: [], list_ids=lambda: data, get=lambda ids: [data[i] for i in ids])
+    memory = wrapped(
+        tmp_path, lambda query: [], list_ids=lambda: data, get=lambda ids: [data[i] for i in ids]
+    )
     assert memory.retrieve("q", scope=cmp.EVERYTHING).randomized
     with pytest.raises(cmp.ScopeError, match="every tenant"):
         memory.retrieve("q", scope="user-1")
@@ -193,7 +213,12 @@ def test_groups_have_blocks_of_their_own(tmp_path):
     for _ in range(12):
         for group in ("q1", "q2"):
             memory.retrieve(group, scope="s", group=group)
-    counts = exposures(memory).join(memory.log.rounds().collect(), on="round_id").group_by("group", "memory_id").len()
+    counts = (
+        exposures(memory)
+        .join(memory.log.rounds().collect(), on="round_id")
+        .group_by("group", "memory_id")
+        .len()
+    )
     assert counts.height == 12
     assert set(counts["len"]) == {2}
     memory.retrieve("unnamed", scope="s")
@@ -294,7 +319,11 @@ AWKWARD = [
 def test_awkward_ids_go_through_log_and_export_byte_for_byte(tmp_path):
     data = {i: Document(i, "t") for i in AWKWARD}
     memory = wrapped(
-        tmp_path, lambda query: [], slots=1, list_ids=lambda scope: data, get=lambda ids, scope: [data[i] for i in ids]
+        tmp_path,
+        lambda query: [],
+        slots=1,
+        list_ids=lambda scope: data,
+        get=lambda ids, scope: [data[i] for i in ids],
     )
     served = {memory.retrieve("q", scope="s").items[0].id for _ in range(2 * len(AWKWARD))}
     assert served == set(AWKWARD)
@@ -318,7 +347,10 @@ def test_an_unusable_id_is_named_before_anything_is_drawn(tmp_path, bad, place):
     ranking = [Document(bad, "likes tea")] if place == "ranking" else []
     roster = [*good, bad] if place == "roster" else list(good)
     memory = wrapped(
-        tmp_path, lambda query: ranking, list_ids=lambda scope: roster, get=lambda ids, scope: [good[i] for i in ids]
+        tmp_path,
+        lambda query: ranking,
+        list_ids=lambda scope: roster,
+        get=lambda ids, scope: [good[i] for i in ids],
     )
     with pytest.raises(cmp.InvalidIdError, match="id"):
         memory.retrieve("q", scope="s")
@@ -381,7 +413,9 @@ def test_scores_may_be_missing_and_are_handed_on_where_present(tmp_path):
     context = wrapped(tmp_path, store(20, ["m1", "m2", "m3"])).retrieve("q", scope="s")
     scores = {item.id: item.score for item in context.items}
     assert scores["m1"] == 1.0
-    assert any(score is None for score in scores.values()) or all(item.arm == "ranked" for item in context.items)
+    assert any(score is None for score in scores.values()) or all(
+        item.arm == "ranked" for item in context.items
+    )
 
 
 def test_a_callable_gets_n_and_scope_as_far_as_it_takes_them(tmp_path):

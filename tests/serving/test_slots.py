@@ -62,7 +62,13 @@ def test_a_deleted_memory_gives_its_slot_to_the_next_ranked_and_keeps_its_row():
     rows = lay_out(list("abcdef"), [Drawn("y", 0.5), Drawn("z", 0.5, deleted=True)], 4)
     assert shown(rows) == ["a", "b", "c", "y"]
     lost = next(row for row in rows if row.memory_id == "z")
-    assert (lost.delivered, lost.reason, lost.slot, lost.arm, lost.assigned) == (False, "deleted", None, "random", True)
+    assert (lost.delivered, lost.reason, lost.slot, lost.arm, lost.assigned) == (
+        False,
+        "deleted",
+        None,
+        "random",
+        True,
+    )
 
 
 def test_with_nobody_to_stand_in_the_context_is_shorter():

@@ -1,0 +1,5 @@
+"""The command line, ``cmpolicy``."""
+
+from cmp.cli.commands import app, main
+
+__all__ = ["app", "main"]

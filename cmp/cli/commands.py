@@ -1,0 +1,300 @@
+"""The commands, their options, and what goes wrong in them said in a line.
+
+Exit codes: 0, 1 where there are findings, 2 where the call or its input is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.markup import escape
+
+from cmp.cli.output import Format, console, emit, errors
+from cmp.errors import CmpError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from cmp.retrievers import Fused, ScoringBackend
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="cmpolicy",
+    help="Which retrieved memories actually help? Randomized context slots, one log, honest utilities.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+LogPath = Annotated[
+    Path,
+    typer.Argument(help="A SQLite log, or a directory that `cmpolicy export` wrote.", show_default=False),
+]
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to write the result.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write to this file.", show_default=False)
+]
+MetricOption = Annotated[str, typer.Option(help="Which outcome.")]
+ByOption = Annotated[
+    Literal["memory", "query"], typer.Option(help="A row for each memory, or for each memory and query.")
+]
+LevelOption = Annotated[float, typer.Option(help="Confidence level.", min=0.5, max=0.9999)]
+
+
+@app.command()
+def demo(
+    data: Annotated[
+        Path | None,
+        typer.Option(help="LoCoMo (locomo10.json, .gz, or its directory) in place of the built-in store."),
+    ] = None,
+    conversation: Annotated[
+        str | None, typer.Option(help="Which LoCoMo conversation; the first by default.")
+    ] = None,
+    slots: Annotated[int, typer.Option("--slots", "-B", help="Context positions B.", min=1)] = 6,
+    random_slots: Annotated[int, typer.Option("--random-slots", "-k", help="Random slots k.", min=1)] = 2,
+    rounds: Annotated[int, typer.Option("--rounds", "-T", help="Rounds a question.", min=2)] = 90,
+    pool: Annotated[int, typer.Option(help="Memories in a pool, where the store is large.", min=8)] = 32,
+    log: Annotated[
+        Path | None, typer.Option(help="Keep the log here; a run interrupted there goes on.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the assignment tables.", min=0)] = 0,
+) -> None:
+    """Run the main job on a small store: support, randomized rounds, utilities and AUCs. Offline, under a minute."""
+    from cmp.cli.demonstration import demonstrate
+
+    demonstrate(
+        data,
+        conversation,
+        slots=slots,
+        random_slots=random_slots,
+        rounds=rounds,
+        pool=pool,
+        log=log,
+        seed=seed,
+    )
+
+
+@app.command()
+def estimate(
+    log: LogPath,
+    by: ByOption = "memory",
+    metric: MetricOption = "reward",
+    estimator: Annotated[
+        Literal["difference", "hajek", "ht"], typer.Option(help="Estimator.")
+    ] = "difference",
+    interval: Annotated[
+        Literal["auto", "newcombe", "moderated", "pooled", "neyman", "welch"], typer.Option(help="Interval.")
+    ] = "auto",
+    adjust: Annotated[Literal["bh", "by", "holm"], typer.Option(help="How q-values are made.")] = "bh",
+    level: LevelOption = 0.95,
+    output_format: FormatOption = Format.table,
+    output: OutputOption = None,
+) -> None:
+    """Estimate the utility of every memory in a log, with intervals."""
+    import polars as pl
+
+    from cmp.estimation import utilities
+    from cmp.log import open_log
+
+    result = utilities(
+        open_log(log),
+        by=by,
+        metric=metric,
+        estimator=estimator,
+        interval=interval,
+        adjust=adjust,
+        level=level,
+    )
+    frame = result.frame.sort("utility", descending=True, nulls_last=True)
+    if output_format is not Format.table:
+        emit(frame, output_format, output, "utilities")
+        return
+    columns = [
+        "scope",
+        "group",
+        "memory_id",
+        "n_exposed",
+        "n_control",
+        "utility",
+        "std_error",
+        "ci_low",
+        "ci_high",
+    ]
+    columns += ["p_value", "q_value", "state", "reason"]
+    shown = frame.select([name for name in columns if name in frame.columns])
+    kept = shown.select([name for name in shown.columns if shown[name].null_count() < max(shown.height, 1)])
+    emit(kept, output_format, output, result.summary())
+    if output is None and frame.filter(pl.col("utility").is_null()).height:
+        errors().print("A dash is not zero: it is not known, and state and reason say why.")
+
+
+@app.command()
+def auc(
+    log: LogPath,
+    qrels: Annotated[
+        Path,
+        typer.Option(help="Key-memory labels: TREC qrels (query, 0, memory, relevance).", show_default=False),
+    ],
+    by: ByOption = "query",
+    within: Annotated[Literal["query", "scope"], typer.Option(help="Strata of the comparison.")] = "query",
+    metric: MetricOption = "reward",
+    level: LevelOption = 0.95,
+    output_format: FormatOption = Format.table,
+    output: OutputOption = None,
+) -> None:
+    """Compare utilities with key-memory labels: the AUC, within query first, then pooled."""
+    import polars as pl
+
+    from cmp.estimation import utilities
+    from cmp.evaluation import auc as area
+    from cmp.evaluation import read_qrels
+    from cmp.log import open_log
+
+    result = area(
+        utilities(open_log(log), by=by, metric=metric), read_qrels(qrels), within=within, level=level
+    )
+    rows = [("within " + within, result)] + ([("pooled", result.pooled)] if result.pooled is not None else [])
+    names = [
+        "auc",
+        "std_error",
+        "ci_low",
+        "ci_high",
+        "n_key",
+        "n_other",
+        "n_strata",
+        "n_undefined",
+        "tied",
+        "left_out",
+        "left_out_key",
+        "reason",
+    ]
+    schema = {
+        "auc": pl.Float64,
+        "std_error": pl.Float64,
+        "ci_low": pl.Float64,
+        "ci_high": pl.Float64,
+        "reason": pl.String,
+    }
+    frame = pl.DataFrame(
+        [{"compared": title, **{name: getattr(value, name) for name in names}} for title, value in rows],
+        schema_overrides=schema,
+    )
+    emit(frame, output_format, output, "AUC of key memories against others")
+    if result.unknown_labels:
+        some = ", ".join(map(repr, result.unknown_labels[:5]))
+        errors().print(
+            escape(f"{len(result.unknown_labels)} labels name memories that are not in the log: {some}")
+        )
+
+
+@app.command()
+def support(
+    log: Annotated[Path | None, typer.Argument(help="A log; or give --data.", show_default=False)] = None,
+    qrels: Annotated[Path | None, typer.Option(help="Key-memory labels, for a log.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A directory or file of LoCoMo, to report on a retriever over it.")
+    ] = None,
+    retriever: Annotated[
+        Literal["bm25", "dense", "fused"], typer.Option(help="Which retriever, with --data.")
+    ] = "bm25",
+    memories: Annotated[
+        Literal["turns", "turns_with_captions", "observations"],
+        typer.Option(help="What a memory is, with --data."),
+    ] = "turns_with_captions",
+    cutoff: Annotated[int, typer.Option(help="Results that count as retrieved, with --data.", min=1)] = 6,
+    output_format: FormatOption = Format.table,
+    output: OutputOption = None,
+) -> None:
+    """Report which memories the ranker never reaches. Needs no outcome and no model."""
+    from cmp.evaluation import read_qrels
+    from cmp.evaluation import support as report
+    from cmp.log import open_log
+
+    if (log is None) == (data is None):
+        raise typer.BadParameter("give either a log, or --data")
+    if log is not None:
+        found = report(open_log(log), qrels=None if qrels is None else read_qrels(qrels))
+    else:
+        from cmp.datasets import load_locomo
+
+        benchmark = load_locomo(data, memories=memories).select(answerable=True)
+        backend = _retriever(retriever, benchmark.memories)
+        from cmp.serving.offline import progress_bar
+
+        with progress_bar("queries", benchmark.questions.height, True) as advance:
+            found = report(
+                backend, benchmark.questions, benchmark.qrels, cutoff=cutoff, advance=lambda _: advance()
+            )
+    if output_format is Format.table and output is None:
+        console().print(escape(found.summary()))
+    else:
+        emit(found.overview, output_format, output, "support")
+
+
+@app.command()
+def validate(
+    log: LogPath,
+    output_format: FormatOption = Format.table,
+    output: OutputOption = None,
+) -> None:
+    """Check a log against its contract; exit code 1 where something is wrong."""
+    import polars as pl
+
+    from cmp.log import open_log, validate_log
+
+    findings = validate_log(open_log(log))
+    names = ("table", "row", "problem", "mend")
+    frame = pl.DataFrame(
+        [[getattr(finding, name) for name in names] for finding in findings],
+        schema=dict.fromkeys(names, pl.String),
+        orient="row",
+    )
+    if findings or output_format is not Format.table:
+        emit(frame, output_format, output, f"{len(findings)} findings")
+    else:
+        console().print("no findings")
+    if findings:
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    log: LogPath,
+    directory: Annotated[
+        Path, typer.Argument(help="Where to; it must not exist, or be empty.", show_default=False)
+    ],
+    overwrite: Annotated[bool, typer.Option(help="Replace an exported log that is there.")] = False,
+) -> None:
+    """Export a log to Parquet, one folder a table. `cmp.open_log` and the other commands read it back."""
+    from cmp.log import open_log
+
+    target = open_log(log).export(directory, overwrite=overwrite)
+    console().print(f"exported to {escape(str(target))}")
+
+
+def _retriever(name: str, memories: pl.DataFrame) -> ScoringBackend | Fused:
+    from cmp.retrievers import BM25, Dense, Fused
+
+    if name == "bm25":
+        return BM25.from_frame(memories)
+    if name == "dense":
+        return Dense.from_frame(memories)
+    return Fused([BM25.from_frame(memories), Dense.from_frame(memories)])
+
+
+def main() -> None:
+    """Run ``cmpolicy``; errors that are the input's are one line, not a traceback."""
+    try:
+        app(prog_name="cmpolicy", standalone_mode=True)
+    except (CmpError, ValueError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            sys.exit(0)
+        errors().print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        errors().print("interrupted; what was logged is kept")
+        sys.exit(130)
