@@ -8,7 +8,9 @@ from cmp.design.blocks import (
     drawable_slots,
     joint_propensity,
     plan_block,
+    uniform_block,
 )
+from cmp.design.keyed import key_of, keyed_fraction, keyed_permutation, keyed_sample
 from cmp.design.tables import balanced_table
 
 __all__ = [
@@ -19,5 +21,10 @@ __all__ = [
     "block_length",
     "drawable_slots",
     "joint_propensity",
+    "key_of",
+    "keyed_fraction",
+    "keyed_permutation",
+    "keyed_sample",
     "plan_block",
+    "uniform_block",
 ]

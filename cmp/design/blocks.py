@@ -2,54 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from hashlib import sha256
 from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cmp.design.keyed import key_of
 from cmp.design.tables import Table, deal_table
 
-__all__ = ["Block", "block_generator", "block_length", "drawable_slots", "joint_propensity", "plan_block"]
+__all__ = [
+    "Block",
+    "block_generator",
+    "block_length",
+    "drawable_slots",
+    "joint_propensity",
+    "plan_block",
+    "uniform_block",
+]
 
 GENERATOR = "PCG64"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A run of rounds dealt from one table.
+    """A run of rounds of one design over one roster.
 
     Attributes
     ----------
-    ids
-        The roster, sorted; length N.
-    table
-        Shape (L, k), positions in ``ids``: row t holds the memories drawn for the t-th round used.
+    design
+        ``"balanced"``: dealt from a table. ``"uniform"``: every round draws by its own key, and the block ends only
+        with its roster.
+    k
+        Random slots in each round.
+    length
+        Rounds of the table, L. Without one, N: propensities are ``planned / length`` either way.
     planned
-        Shape (N,), exposures of each memory in the table.
+        Shape (N,), exposures of each memory in ``length`` rounds.
+    table
+        Shape (L, k), positions in the sorted roster: row t holds the memories drawn for the t-th round used. None
+        without a table.
     """
 
-    ids: tuple[str, ...]
-    table: Table
+    design: str
+    k: int
+    length: int
     planned: NDArray[np.int64]
-
-    @property
-    def length(self) -> int:
-        """Rounds in the block, L."""
-        return int(self.table.shape[0])
-
-    @property
-    def k(self) -> int:
-        """Random slots in each round."""
-        return int(self.table.shape[1])
-
-    def drawn(self, row: int) -> tuple[tuple[str, float], ...]:
-        """Return (id, propensity) of the memories drawn for a row."""
-        length = self.length
-        return tuple((self.ids[m], int(self.planned[m]) / length) for m in self.table[row])
+    table: Table | None
 
 
 def drawable_slots(n_memories: int, k: int) -> int:
@@ -96,44 +96,55 @@ def block_generator(seed: int | None, stream: str, ordinal: int) -> np.random.Ge
     """
     if seed is None:
         return np.random.Generator(np.random.PCG64())
-    digest = sha256(f"{seed}\x1f{ordinal}\x1f{stream}".encode()).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
+    return np.random.Generator(np.random.PCG64(key_of("table", seed, stream, ordinal)))
 
 
 def plan_block(
-    ids: Sequence[str],
+    n_memories: int,
     k: int,
     length: int,
     generator: np.random.Generator,
-    exposures_before: Mapping[str, int] | None = None,
+    exposures_before: NDArray[np.int64] | None = None,
 ) -> Block:
     """Plan a block: draw its table, the odd exposures going to the least exposed so far.
 
     Parameters
     ----------
-    ids
-        The roster, in any order (it is sorted, so that the draw does not depend on it), without repeats.
+    n_memories
+        Size of the roster. A memory is its position in the sorted roster, so that the draw does not depend on the
+        order in which a store lists its ids.
     k
-        Random slots, at most ``len(ids) - 1`` (see :func:`drawable_slots`).
+        Random slots, at most ``n_memories - 1`` (see :func:`drawable_slots`).
     length
         Rounds of the block (see :func:`block_length`).
     generator
         See :func:`block_generator`.
     exposures_before
-        Exposures planned for each memory in earlier blocks; absent means none. Ties are broken at random, so
-        that in a first block the larger count goes to a uniformly random set.
+        Shape (N,), exposures planned in earlier blocks; None means none. Ties are broken at random, so that in a
+        first block the larger count goes to a uniformly random set.
 
     Examples
     --------
-    >>> block = plan_block(["c", "a", "b"], 1, 4, np.random.default_rng(0), {"a": 2, "b": 1, "c": 2})
-    >>> dict(zip(block.ids, block.planned.tolist()))
-    {'a': 1, 'b': 2, 'c': 1}
+    >>> plan_block(3, 1, 4, np.random.default_rng(0), np.array([2, 1, 2])).planned.tolist()
+    [1, 2, 1]
     """
-    roster = tuple(sorted(ids))
-    n = len(roster)
-    before = exposures_before or {}
-    order = generator.permutation(n)
-    exposed = np.fromiter((before.get(roster[m], 0) for m in order), dtype=np.int64, count=n)
-    least = order[np.argsort(exposed, kind="stable")][: (length * k) % n]
-    table = deal_table(n, length, k, generator.permutation(least), generator)
-    return Block(roster, table, np.bincount(table.ravel(), minlength=n))
+    order = generator.permutation(n_memories)
+    if exposures_before is not None:
+        order = order[np.argsort(exposures_before[order], kind="stable")]
+    least = order[: (length * k) % n_memories]
+    table = deal_table(n_memories, length, k, generator.permutation(least), generator)
+    return Block("balanced", k, length, np.bincount(table.ravel(), minlength=n_memories), table)
+
+
+def uniform_block(n_memories: int, k: int) -> Block:
+    """Return the block of the uniform design: each round draws ``k`` of the roster by its key, propensity ``k / N``.
+
+    For fleets that cannot share a counter: stable under retries, no coordination, not balanced.
+
+    Examples
+    --------
+    >>> block = uniform_block(10, 3)
+    >>> set((block.planned / block.length).tolist())
+    {0.3}
+    """
+    return Block("uniform", k, n_memories, np.full(n_memories, k, dtype=np.int64), None)

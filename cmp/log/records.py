@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cmp.design import Block
 
-__all__ = ["AssignedRound", "Compose", "Drawn", "Exposure", "LogStore", "Request", "StreamState"]
+__all__ = ["AssignedRound", "Compose", "Drawn", "Exposure", "LogStore", "Request", "Staged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,16 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A round to be logged. ``stream`` is the series of blocks it is dealt from; None where it is not randomized."""
+    """A round to be logged.
+
+    ``stream`` is the series of blocks it is dealt from, None where it is not randomized; ``key`` is what a stateless
+    design draws from.
+    """
 
     round_id: str
     scope: str
     stream: str | None
+    key: int
     group: str | None
     episode_id: str | None
     query_hash: str | None
@@ -63,19 +71,36 @@ class AssignedRound:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamState:
-    """Where a series of blocks stands: how many there were, and the exposures planned in them for each memory."""
+class Staged:
+    """A roster stored for a block that is not open yet.
 
-    blocks: int
-    exposures_before: Mapping[str, int]
+    Attributes
+    ----------
+    block_id
+        Of the block to be.
+    ordinal
+        How many blocks the stream has had.
+    exposures_before
+        Shape (N,), exposures planned in these for each memory, in the order of the roster; None where not asked for.
+    """
+
+    block_id: str
+    ordinal: int
+    exposures_before: NDArray[np.int64] | None
 
 
 #: Lays out a context from what was drawn: serving's part, called inside the round's transaction. Must be pure.
 Compose: TypeAlias = Callable[[Sequence[Drawn]], tuple[Exposure, ...]]
 
 
+@runtime_checkable
 class LogStore(Protocol):
-    """What serving needs of a log. Every method returns a future, done when its transaction is durable."""
+    """What serving needs of a log. A future is done when its transaction is durable."""
+
+    @property
+    def salt(self) -> str:
+        """A random text made with the log, shared by all who write to it."""
+        ...
 
     def assign(self, request: Request, compose: Compose) -> Future[AssignedRound | None]:
         """Take the stream's next row and log the round, in one transaction; None where a new block is needed.
@@ -84,14 +109,30 @@ class LogStore(Protocol):
         """
         ...
 
-    def stream_state(self, stream: str) -> Future[StreamState]:
-        """Return where the stream stands, for planning its next block."""
+    def stage(self, stream: str, roster: Sequence[str], planned: int, *, counted: bool) -> Staged | None:
+        """Store a sorted roster, ``planned`` exposures for each memory, for the stream's next block.
+
+        A large one is written in many short transactions, between which rounds go on. None where the stream has
+        rows left: another worker has opened a block. ``counted``: report the exposures of earlier blocks.
+        """
         ...
 
     def open_block(
-        self, stream: str, scope: str, group: str | None, block: Block, ordinal: int
+        self, staged: Staged, stream: str, scope: str, group: str | None, block: Block
     ) -> Future[bool]:
-        """Store a block, unless another worker has opened one of this ordinal first."""
+        """Open a block over a staged roster, unless another worker has opened one of this ordinal first."""
+        ...
+
+    def end_blocks(self, scope: str) -> Future[int]:
+        """End the open blocks of a scope where they stand; the next round opens new ones."""
+        ...
+
+    def open_rosters(self, scope: str) -> Future[frozenset[str]]:
+        """Return the ids that the open blocks of a scope may still draw."""
+        ...
+
+    def remove(self, scope: str, ids: Sequence[str]) -> Future[int]:
+        """Take deleted memories out of the scope's open blocks, from each block's next row on."""
         ...
 
     def amend(self, round_id: str, exposures: Sequence[Exposure]) -> Future[None]:
@@ -100,10 +141,6 @@ class LogStore(Protocol):
 
     def note_contents(self, round_id: str, hashes: Mapping[str, str]) -> None:
         """Note content hashes, to be written with the next transaction: nobody waits for them."""
-        ...
-
-    def remove(self, scope: str, ids: Sequence[str]) -> Future[int]:
-        """Take deleted memories out of the scope's open blocks, from each block's next row on."""
         ...
 
     def outcome(self, round_id: str, metric: str, value: float, at: datetime, correct: bool) -> Future[bool]:

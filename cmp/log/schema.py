@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,16 +31,26 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of the log: columns in order and the columns that make a row unique."""
+    """One table of the log: columns in order, the columns that make a row unique, and how rows are ordered."""
 
     name: str
     key: tuple[str, ...]
     columns: tuple[Column, ...]
+    order: tuple[str, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
         """Column names in order."""
         return tuple(column.name for column in self.columns)
+
+    def ddl(self, sql_type: Callable[[object], str]) -> str:
+        """Return the statement that creates the table in a database with these types."""
+        columns = [f'"{c.name}" {sql_type(c.dtype)}{"" if c.null else " NOT NULL"}' for c in self.columns]
+        key = ", ".join(f'"{name}"' for name in self.key)
+        extra = [f"UNIQUE ({key})"]
+        if self is ROSTERS:
+            extra.append('UNIQUE ("block_id", "position")')
+        return f'CREATE TABLE "{self.name}" ({", ".join([*columns, *extra])})'
 
     @property
     def frame_schema(self) -> dict[str, pl.DataType | type[pl.DataType]]:
@@ -66,6 +77,7 @@ ROUNDS = Table(
         Column("fallback_reason", pl.String, null=True, about="why a round was not randomized"),
         Column("attempts", pl.Int64, about="how often this round_id was asked for"),
     ),
+    ("asked_at", "round_id"),
 )
 
 EXPOSURES = Table(
@@ -84,6 +96,7 @@ EXPOSURES = Table(
         Column("reason", pl.String, null=True, about="why it was not delivered"),
         Column("content_hash", pl.String, null=True),
     ),
+    ("round_id", "slot", "memory_id"),
 )
 
 OUTCOMES = Table(
@@ -96,6 +109,7 @@ OUTCOMES = Table(
         Column("recorded_at", TIME),
         Column("revision", pl.Int64, about="from 0; the last one counts"),
     ),
+    ("recorded_at", "round_id", "metric", "revision"),
 )
 
 BLOCKS = Table(
@@ -111,6 +125,7 @@ BLOCKS = Table(
         Column("table", pl.Binary, about="length x k positions in the roster, little-endian uint32, by rows"),
         Column("created_at", TIME),
     ),
+    ("created_at", "block_id"),
 )
 
 ROSTERS = Table(
@@ -124,6 +139,7 @@ ROSTERS = Table(
         Column("planned_before", pl.Int64, about="the same, summed over the earlier blocks of this stream"),
         Column("removed_row", pl.Int64, null=True, about="first row at which the memory was gone"),
     ),
+    ("block_id", "position"),
 )
 
 TABLES: Final = (ROUNDS, EXPOSURES, OUTCOMES, BLOCKS, ROSTERS)

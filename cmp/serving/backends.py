@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cmp.errors import ScopeError
-from cmp.protocols import EVERYTHING, AsyncMemoryBackend, Hit, MemoryBackend, Scope, canonical_id
+from cmp.protocols import (
+    EVERYTHING,
+    AsyncMemoryBackend,
+    Hit,
+    MemoryBackend,
+    Scope,
+    ScopeLike,
+    SupportsRevision,
+    canonical_id,
+)
 
-__all__ = ["Backend", "IdOf", "backend_of"]
+__all__ = ["Backend", "IdOf", "OwnerOf", "backend_of"]
 
 IdOf: TypeAlias = Callable[[Any], object]
+OwnerOf: TypeAlias = Callable[[Any], ScopeLike | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +39,8 @@ class Backend:
     asearch: Callable[[Any, int, Scope], Awaitable[Iterable[Any]]] | None = None
     alist_ids: Callable[[Scope], Awaitable[Iterable[object]]] | None = None
     aget: Callable[[Sequence[str], Scope], Awaitable[Any]] | None = None
+    revision: Callable[[Scope], Hashable] | None = None
+    owner_of: OwnerOf | None = None
 
     def hits(self, found: Iterable[Any]) -> list[Hit[Any]]:
         """Return a ranking as hits, without the repeats of an id (the first wins).
@@ -44,13 +56,13 @@ class Backend:
             first.setdefault(hit.id, hit)
         return list(first.values())
 
-    def fetched(self, found: Any, wanted: Sequence[str]) -> dict[str, Hit[Any]]:
+    def fetched(self, found: Any, wanted: Sequence[str], scope: Scope) -> dict[str, Hit[Any]]:
         """Return what ``get`` found by id.
 
         Raises
         ------
         ScopeError
-            Where it holds an id that was not asked for: such an item may be another tenant's.
+            Where it holds an id that was not asked for, or an item that says it belongs to another scope.
         """
         items = found.values() if isinstance(found, Mapping) else found
         hits = {
@@ -64,7 +76,19 @@ class Backend:
                 f"get() returned {sorted(foreign)[:3]!r}, which nobody asked for; it must return only the ids it is "
                 "given, and only those of the scope"
             )
+        if self.owner_of is not None and scope is not EVERYTHING:
+            self._check_owners(hits, scope)
         return hits
+
+    def _check_owners(self, hits: Mapping[str, Hit[Any]], scope: Scope) -> None:
+        assert self.owner_of is not None
+        for memory_id, hit in hits.items():
+            owner = self.owner_of(hit.item)
+            if owner is not None and Scope.of(owner) != scope:
+                raise ScopeError(
+                    f"get() returned memory {memory_id!r} of another scope than {scope.key!r}; its listing or its "
+                    "filter leaks. The memory was not served"
+                )
 
     def _hit(self, item: Any, where: str) -> Hit[Any]:
         if isinstance(item, Hit):
@@ -87,6 +111,7 @@ def backend_of(
     list_ids: Callable[..., Any] | None,
     get: Callable[..., Any] | None,
     id_of: IdOf | None,
+    owner_of: OwnerOf | None = None,
 ) -> Backend:
     """Return the backend for a callable with its ``list_ids`` and ``get``, or for an object of the protocols.
 
@@ -97,19 +122,17 @@ def backend_of(
     """
     reader = id_of or own_id
     if isinstance(retriever, (MemoryBackend, AsyncMemoryBackend)):
-        return _of_protocol(retriever, reader)
-    if callable(retriever):
-        return _of_callables(retriever, list_ids, get, reader)
-    search = getattr(retriever, "search", None)
+        return _of_protocol(retriever, reader, owner_of)
+    search = retriever if callable(retriever) else getattr(retriever, "search", None)
     if callable(search):
-        return _of_callables(search, list_ids, get, reader)
+        return _of_callables(search, list_ids, get, reader, owner_of)
     raise TypeError(
         f"{type(retriever).__name__} is no retriever: pass a callable retriever(query), or an object with "
         "search(query, n, *, scope), list_ids(*, scope) and get(ids, *, scope)"
     )
 
 
-def _of_protocol(retriever: Any, id_of: IdOf) -> Backend:
+def _of_protocol(retriever: Any, id_of: IdOf, owner_of: OwnerOf | None) -> Backend:
     synchronous = isinstance(retriever, MemoryBackend)
     asynchronous = isinstance(retriever, AsyncMemoryBackend)
 
@@ -124,6 +147,10 @@ def _of_protocol(retriever: Any, id_of: IdOf) -> Backend:
         asearch=(lambda query, n, scope: retriever.asearch(query, n, scope=scope)) if asynchronous else None,
         alist_ids=alist_ids if asynchronous else None,
         aget=(lambda ids, scope: retriever.aget(ids, scope=scope)) if asynchronous else None,
+        revision=(lambda scope: retriever.revision(scope=scope))
+        if isinstance(retriever, SupportsRevision)
+        else None,
+        owner_of=owner_of,
     )
 
 
@@ -132,6 +159,7 @@ def _of_callables(
     list_ids: Callable[..., Any] | None,
     get: Callable[..., Any] | None,
     id_of: IdOf,
+    owner_of: OwnerOf | None,
 ) -> Backend:
     takes = _keywords(retriever)
     slots: dict[str, Any] = {}
@@ -148,7 +176,7 @@ def _of_callables(
     if get is not None:
         fetching = _scoped(get, "get")
         slots["aget" if _is_async(get) else "get"] = lambda ids, scope: fetching(scope, list(ids))
-    return Backend(id_of, **slots)
+    return Backend(id_of, owner_of=owner_of, **slots)
 
 
 def _offered(n: int, scope: Scope) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from operator import index
 from typing import Any, Literal
 
 from cmp.protocols import Scope
+from cmp.serving.slots import Layout
 
 __all__ = ["Policy"]
 
@@ -20,6 +21,9 @@ class Policy:
     ----------
     slots, random_slots
         ``B`` context positions, of which ``k`` are random.
+    allocation
+        ``"balanced"``: blocks dealt from tables. ``"uniform"``: every round draws by a key of its ``round_id``; needs
+        ``seed``, no shared counter, and is not balanced.
     balance_within
         ``"scope"``: one series of blocks a scope. ``"group"``: one for each query (or caller's group) of a scope.
     exposures_per_block
@@ -28,18 +32,37 @@ class Policy:
         Rounds of a block, in place of ``c``.
     max_block_rounds
         Longest block.
+    reference_cards
+        Blanks in the roster, or ``"auto"`` for ``ceil(sqrt(N))``: they make utilities absolute.
+    card
+        A blank's slot stays ``"empty"``, or goes to the next ``"ranked"`` result.
+    withhold
+        Ranked memories taken out of a round at random: what the ranker always shows gets a contrast.
+    holdout
+        Share of rounds served the base ranking itself, to measure what exploring costs.
+    placement
+        Random slots come ``"last"``, or all slots are shuffled (``"shuffle"``).
+    roster_ttl
+        Seconds after which a roster is listed again; None lists at each block only.
     on_error
         ``"serve"`` the base ranking, counted and warned of, or ``"raise"``.
     seed
-        Makes the tables reproducible; None draws from the operating system's entropy.
+        Makes draws reproducible; None draws from the operating system's entropy.
     """
 
     slots: int
     random_slots: int
+    allocation: Literal["balanced", "uniform"] = "balanced"
     balance_within: Literal["scope", "group"] = "scope"
     exposures_per_block: float = 2
     rounds_per_block: int | None = None
     max_block_rounds: int | None = None
+    reference_cards: int | Literal["auto"] = 0
+    card: Literal["empty", "ranked"] = "empty"
+    withhold: int = 0
+    holdout: float = 0.0
+    placement: Literal["last", "shuffle"] = "last"
+    roster_ttl: float | None = None
     on_error: Literal["serve", "raise"] = "serve"
     seed: int | None = None
 
@@ -50,21 +73,42 @@ class Policy:
             raise ValueError(
                 f"random_slots is {k} and slots is {slots}: there cannot be more random slots than slots"
             )
+        withhold = _whole("withhold", self.withhold, least=0)
+        if withhold > slots - k:
+            raise ValueError(f"withhold is {withhold}, and only {slots - k} slots are ranked")
+        if self.reference_cards != "auto":
+            _whole("reference_cards", self.reference_cards, least=0)
         for name in ("rounds_per_block", "max_block_rounds"):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), least=1)
         if self.seed is not None:
             _whole("seed", self.seed, least=0)
+        self._check_numbers()
+        _one_of("allocation", self.allocation, ("balanced", "uniform"))
+        _one_of("balance_within", self.balance_within, ("scope", "group"))
+        _one_of("card", self.card, ("empty", "ranked"))
+        _one_of("placement", self.placement, ("last", "shuffle"))
+        _one_of("on_error", self.on_error, ("serve", "raise"))
+        if self.allocation == "uniform" and self.seed is None:
+            raise ValueError("allocation='uniform' draws by key: give every host the same seed=...")
+
+    def _check_numbers(self) -> None:
         if not 0 < self.exposures_per_block < float("inf"):
             raise ValueError(f"exposures_per_block is {self.exposures_per_block!r}; give a positive number")
-        _one_of("balance_within", self.balance_within, ("scope", "group"))
-        _one_of("on_error", self.on_error, ("serve", "raise"))
+        if not 0 <= self.holdout <= 1:
+            raise ValueError(f"holdout is {self.holdout!r}; give a share between 0 and 1")
+        if self.roster_ttl is not None and not self.roster_ttl >= 0:
+            raise ValueError(f"roster_ttl is {self.roster_ttl!r}; give seconds, or None")
+
+    @property
+    def layout(self) -> Layout:
+        """How contexts are laid out."""
+        return Layout(self.slots, self.withhold, self.card, self.placement)
 
     def stream(self, scope: Scope, group: str | None) -> str:
         """Name the series of blocks a round is dealt from; other settings of the design start another series."""
-        return json.dumps(
-            ["balanced", self.random_slots, self.rounds_per_block, scope.key, group], ensure_ascii=False
-        )
+        design = [self.allocation, self.random_slots, self.reference_cards, self.rounds_per_block]
+        return json.dumps([*design, scope.key, group], ensure_ascii=False)
 
 
 def _whole(name: str, value: Any, least: int) -> int:
@@ -80,16 +124,3 @@ def _whole(name: str, value: Any, least: int) -> int:
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
-
-
-def refuse_unsupported(**settings: tuple[Any, Any]) -> None:
-    """Refuse settings of the interface that this version does not carry out, rather than ignore them.
-
-    Raises
-    ------
-    ValueError
-        Naming the first setting whose value is not the one supported.
-    """
-    for name, (value, supported) in settings.items():
-        if value != supported:
-            raise ValueError(f"{name}={value!r} is not supported by this version; leave it at {supported!r}")

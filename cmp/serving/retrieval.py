@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
 from typing import Any
 
-from cmp.design import block_generator, block_length, drawable_slots, plan_block
+from cmp.design import key_of, keyed_fraction
 from cmp.errors import InvalidIdError, ScopeError
-from cmp.log.records import AssignedRound, Exposure, LogStore, Request
-from cmp.protocols import Hit, Scope, canonical_ids
+from cmp.log.records import AssignedRound, Drawn, Exposure, LogStore, Request
+from cmp.protocols import Hit, Scope
 from cmp.serving.backends import Backend
 from cmp.serving.context import Context, Item
 from cmp.serving.counters import Counters
 from cmp.serving.policy import Policy
-from cmp.serving.slots import lay_out, stand_in
-from cmp.serving.steps import Ask, Compute, Steps, Write
+from cmp.serving.rosters import LATER, RosterFailedError, Rosters, Stream, open_block, refresh_roster
+from cmp.serving.slots import Layout, lay_out, stand_in
+from cmp.serving.steps import Ask, Spawn, Steps, Wait
 
 __all__ = ["Retrieval", "query_hash"]
 
@@ -32,9 +36,10 @@ CALLER_ERRORS = (InvalidIdError, ScopeError)
 #: Workers may use a short block up before the one that opened it gets a row; this many times is no accident.
 BLOCKS_TRIED = 1000
 
+#: How long a request waits for a block to be prepared by itself or another before the base ranking is served.
+PATIENCE_SECONDS = 5.0
 
-class _RosterFailedError(Exception):
-    """The backend could not list its ids."""
+Objects = Mapping[str, Hit[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class Retrieval:
     backend: Backend
     log: LogStore
     counters: Counters
+    rosters: Rosters
     text_of: Callable[[Any], str | None] | None
     query: Any
     scope: Scope
@@ -60,6 +66,7 @@ class Retrieval:
         hits = self.backend.hits(found)
         ranked = tuple(hit.id for hit in hits)
         by_id = {hit.id: hit for hit in hits}
+        yield from self._renewed()
         try:
             assigned = yield from self._assigned(ranked)
         except CALLER_ERRORS:
@@ -67,19 +74,21 @@ class Retrieval:
         except Exception as error:  # noqa: BLE001 (whatever keeps a round from being drawn must not fail the request)
             return (yield from self._base_ranking(error, ranked, by_id))
         self._count(assigned)
-        exposures, objects = yield from self._fetched(assigned, ranked, by_id)
+        try:
+            exposures, objects = yield from self._fetched(assigned, ranked, by_id)
+        except asyncio.CancelledError:
+            self._withdraw(assigned)
+            raise
         return self._context(exposures, objects, assigned.randomized, assigned.fallback_reason)
 
-    def _base_ranking(
-        self, error: Exception, ranked: Sequence[str], by_id: Mapping[str, Hit[Any]]
-    ) -> Steps[Context]:
+    def _base_ranking(self, error: Exception, ranked: Sequence[str], by_id: Objects) -> Steps[Context]:
         """Serve what was ranked, unrandomized, and log that where the log is not what failed."""
-        reason = "roster_failed" if isinstance(error, _RosterFailedError) else "log_failed"
+        reason = "roster_failed" if isinstance(error, RosterFailedError) else "log_failed"
         self._fell_back(reason, error)
-        exposures = lay_out(ranked, (), self.policy.slots)
+        exposures = lay_out(ranked, (), self.policy.layout)
         if reason == "roster_failed":
             with suppress(Exception):
-                yield Write(lambda: self.log.assign(self._request(None, reason), lambda drawn: exposures))
+                yield Wait(self.log.assign(self._request(None, reason), lambda drawn: exposures))
         self.counters.add("rounds")
         return self._context(exposures, by_id, False, reason)
 
@@ -87,49 +96,94 @@ class Retrieval:
 
     def _assigned(self, ranked: Sequence[str]) -> Steps[AssignedRound]:
         """Log the round with the next row of its stream, opening blocks as they are needed."""
-        policy = self.policy
-        request = self._request(stream=policy.stream(self.scope, self._block_group()))
-
-        def compose(drawn: Any) -> tuple[Exposure, ...]:
-            return lay_out(ranked, drawn, policy.slots)
-
+        layout = self.policy.layout
+        key = key_of("layout", self._seed(), self.scope.key, self.round_id)
+        stream = self._stream()
+        request = self._request(stream.name)
+        if keyed_fraction(key_of("holdout", self._seed(), self.round_id)) < self.policy.holdout:
+            request = self._request(None, "holdout")
         for _ in range(BLOCKS_TRIED):
-            assigned: AssignedRound | None = yield Write(partial(self.log.assign, request, compose))
+            now = layout if request.stream is not None else replace(layout, withhold=0)
+            future = self.log.assign(request, partial(_compose, ranked, now, key))
+            assigned = yield from self._waited(future)
             if assigned is not None:
                 return assigned
-            opened = yield from self._open_block()
-            if not opened:
-                request = self._request(stream=None, fallback_reason="roster_too_small")
+            prepared = yield from self._prepared(stream)
+            if prepared != "opened":
+                reason = "block_preparing" if prepared == LATER else "roster_too_small"
+                request = self._request(None, reason)
         raise RuntimeError(f"no row could be had from {BLOCKS_TRIED} blocks in a row")
 
-    def _open_block(self) -> Steps[bool]:
-        """Plan the stream's next block over the roster as it is now; False where there is nobody to draw from."""
-        policy, group = self.policy, self._block_group()
-        stream = policy.stream(self.scope, group)
+    def _waited(self, future: Future[AssignedRound | None]) -> Steps[AssignedRound | None]:
+        """Wait for a round to be durable; a cancellation withdraws it, even where it is being written."""
+        started = time.perf_counter()
         try:
-            listed = yield Ask("list_ids", (self.scope,))
-        except CALLER_ERRORS:
+            assigned: AssignedRound | None = yield Wait(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self._withdraw_when_done)
             raise
-        except Exception as error:
-            raise _RosterFailedError(f"the ids of the scope could not be listed: {error!r}") from error
-        roster = canonical_ids(listed)
-        k = drawable_slots(len(roster), policy.random_slots)
-        if k == 0:
-            return False
-        state = yield Write(lambda: self.log.stream_state(stream))
-        length = policy.rounds_per_block or block_length(
-            len(roster), k, policy.exposures_per_block, policy.max_block_rounds
-        )
-        generator = block_generator(policy.seed, stream, state.blocks)
-        block = yield Compute(lambda: plan_block(roster, k, length, generator, state.exposures_before))
-        yield Write(lambda: self.log.open_block(stream, self.scope.key, group, block, state.blocks))
-        return True
+        self.counters.time("log", time.perf_counter() - started)
+        return assigned
+
+    def _withdraw_when_done(self, future: Future[AssignedRound | None]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            assigned = future.result()
+            if assigned is not None:
+                self._withdraw(assigned)
+
+    def _withdraw(self, assigned: AssignedRound) -> None:
+        """Mark a round that its caller will never see: nothing of it was delivered. The assignment stands."""
+        if not assigned.repeated:
+            self.counters.add("cancelled")
+            rows = [
+                replace(row, delivered=False, reason="cancelled")
+                for row in assigned.exposures
+                if row.delivered
+            ]
+            self.log.amend(self.round_id, rows)
+
+    def _prepared(self, stream: Stream) -> Steps[str]:
+        """Have the stream's next block opened: by this request, or by one that is at it already."""
+        future, mine = self.rosters.join(stream.name)
+        if mine:
+            yield Spawn(open_block(self.policy, self.log, self.counters, self.rosters, stream))
+        prepared: str = yield Wait(future, PATIENCE_SECONDS, LATER)
+        return prepared
+
+    def _renewed(self) -> Steps[None]:
+        """List the roster again, beside this request, where it is due."""
+        token = None
+        if self.backend.revision is not None:
+            try:
+                token = self.backend.revision(self.scope)
+            except Exception as error:  # noqa: BLE001 (a change token is a convenience)
+                self.counters.add("revision_failed")
+                logger.debug("revision failed: %s", error)
+        elif self.policy.roster_ttl is None:
+            return
+        if self.rosters.is_due(self.scope, self.policy.roster_ttl, token):
+            yield Spawn(self._refreshed())
+
+    def _refreshed(self) -> Steps[None]:
+        try:
+            yield from refresh_roster(self.log, self.counters, self.scope)
+        except Exception as error:  # noqa: BLE001 (the roster in use stays in use)
+            self.counters.add("refresh_failed")
+            logger.warning("scope %r: the roster could not be renewed: %s", self.scope.key, error)
+
+    def _stream(self) -> Stream:
+        group = self._block_group()
+        return Stream(self.policy.stream(self.scope, group), self.scope, group)
+
+    def _seed(self) -> int | str:
+        return self.log.salt if self.policy.seed is None else self.policy.seed
 
     def _request(self, stream: str | None, fallback_reason: str | None = None) -> Request:
         return Request(
             self.round_id,
             self.scope.key,
             stream,
+            key_of("draw", self._seed(), self.scope.key, self.round_id),
             self.group,
             self.episode_id,
             query_hash(self.query),
@@ -149,20 +203,24 @@ class Retrieval:
     # -- fetching -----------------------------------------------------------------------------------------------
 
     def _fetched(
-        self, assigned: AssignedRound, ranked: Sequence[str], by_id: Mapping[str, Hit[Any]]
-    ) -> Steps[tuple[tuple[Exposure, ...], Mapping[str, Hit[Any]]]]:
+        self, assigned: AssignedRound, ranked: Sequence[str], by_id: Objects
+    ) -> Steps[tuple[tuple[Exposure, ...], Objects]]:
         """Fetch what is to be shown and was not ranked just now; what is gone gives its slot to the next ranked."""
         exposures = assigned.exposures
-        wanted = [row.memory_id for row in exposures if row.delivered and row.memory_id not in by_id]
+        wanted = [
+            row.memory_id
+            for row in exposures
+            if row.delivered and row.arm != "card" and row.memory_id not in by_id
+        ]
         if not wanted:
             self._note_contents(exposures, by_id)
             return exposures, by_id
         reason = "deleted"
-        found: Mapping[str, Hit[Any]] = {}
+        found: Objects = {}
         try:
-            found = self.backend.fetched((yield Ask("get", (wanted, self.scope))), wanted)
+            found = self.backend.fetched((yield Ask("get", (wanted, self.scope))), wanted, self.scope)
         except Exception as error:  # noqa: BLE001 (the assignment is logged; the request must not fail)
-            reason = "fetch_failed"
+            reason = "foreign" if isinstance(error, ScopeError) else "fetch_failed"
             self._fell_back(reason, error)
         gone = [memory_id for memory_id in wanted if memory_id not in found]
         if gone:
@@ -177,11 +235,11 @@ class Retrieval:
     def _amended(self, before: Sequence[Exposure], after: Sequence[Exposure]) -> Steps[None]:
         changed = sorted(set(after) - set(before), key=lambda row: row.memory_id)
         try:
-            yield Write(lambda: self.log.amend(self.round_id, changed))
+            yield Wait(self.log.amend(self.round_id, changed))
         except Exception as error:  # noqa: BLE001 (the assignment stands as logged; only its delivery is not noted)
             self._fell_back("amend_failed", error)
 
-    def _note_contents(self, exposures: Sequence[Exposure], objects: Mapping[str, Hit[Any]]) -> None:
+    def _note_contents(self, exposures: Sequence[Exposure], objects: Objects) -> None:
         hashes: dict[str, str] = {}
         for row in exposures:
             hit = objects.get(row.memory_id)
@@ -198,15 +256,11 @@ class Retrieval:
             return None
         try:
             text = self.text_of(item)
+            return None if text is None else text_hash(text)
         except Exception as error:  # noqa: BLE001 (a hash is a convenience)
             self.counters.add("text_of_failed")
             logger.debug("text_of failed: %s", error)
             return None
-        return (
-            None
-            if text is None
-            else blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        )
 
     # -- handing over -------------------------------------------------------------------------------------------
 
@@ -222,7 +276,7 @@ class Retrieval:
         exposures = tuple(Exposure(item.id, "ranked", False, item.slot, 1.0, True) for item in items)
         reason = "no_random_slots"
         try:
-            yield Write(lambda: self.log.assign(self._request(None, reason), lambda drawn: exposures))
+            yield Wait(self.log.assign(self._request(None, reason), lambda drawn: exposures))
         except Exception as error:  # noqa: BLE001
             self._fell_back("log_failed", error, reraise=False)
         self.counters.add("rounds")
@@ -232,45 +286,36 @@ class Retrieval:
     def _context(
         self,
         exposures: Sequence[Exposure],
-        objects: Mapping[str, Hit[Any]],
+        objects: Objects,
         randomized: bool,
         fallback_reason: str | None,
     ) -> Context:
-        items = []
-        for row in exposures:
-            hit = objects.get(row.memory_id)
-            shown = row.delivered and hit is not None
-            items.append(
-                Item(
-                    row.memory_id,
-                    hit.item if hit is not None and shown else None,
-                    row.slot if shown else None,
-                    row.arm,
-                    row.propensity,
-                    shown,
-                    hit.score if hit is not None else None,
-                )
-            )
+        items = [_item(row, objects.get(row.memory_id)) for row in exposures]
+        shown = [item for item in items if item.delivered and item.arm != "card"]
+        shown.sort(key=lambda item: item.slot or 0)
         return Context(
             self.round_id,
             randomized,
             tuple(items),
-            tuple(item.item for item in items if item.delivered),
+            tuple(item.item for item in shown),
             fallback_reason,
         )
 
     def _count(self, assigned: AssignedRound) -> None:
-        self.counters.add("attempts_repeated" if assigned.repeated else "rounds")
-        if assigned.randomized and not assigned.repeated:
+        if assigned.repeated:
+            self.counters.add("attempts_repeated")
+            return
+        self.counters.add("rounds")
+        if assigned.randomized:
             self.counters.add("rounds_randomized")
-        elif assigned.fallback_reason and not assigned.repeated:
+        elif assigned.fallback_reason:
             self.counters.add(f"fallback.{assigned.fallback_reason}")
 
     def _fell_back(self, reason: str, error: Exception, *, reraise: bool = True) -> None:
         """Count and warn of a failure that the request outlives; or raise it, where the caller asked for that."""
         self.counters.add(f"fallback.{reason}")
         if reraise and self.policy.on_error == "raise":
-            raise error.__cause__ if isinstance(error, _RosterFailedError) and error.__cause__ else error
+            raise error.__cause__ if isinstance(error, RosterFailedError) and error.__cause__ else error
         logger.warning(
             "round %s in scope %r: %s (%s: %s); what the base retriever ranked was served in its place",
             self.round_id,
@@ -281,8 +326,30 @@ class Retrieval:
         )
 
 
+def _item(row: Exposure, hit: Hit[Any] | None) -> Item:
+    if row.arm == "card":
+        return Item(row.memory_id, None, row.slot, row.arm, row.propensity, row.delivered)
+    shown = row.delivered and hit is not None
+    return Item(
+        row.memory_id,
+        hit.item if hit is not None and shown else None,
+        row.slot if shown else None,
+        row.arm,
+        row.propensity,
+        shown,
+        hit.score if hit is not None else None,
+    )
+
+
+def _compose(ranked: Sequence[str], layout: Layout, key: int, drawn: Sequence[Drawn]) -> tuple[Exposure, ...]:
+    return lay_out(ranked, drawn, layout, key)
+
+
 def query_hash(query: Any) -> str | None:
     """Return a hash of a query's text; None where the query is not text. The text itself is never logged."""
-    if not isinstance(query, str):
-        return None
-    return blake2b(query.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return text_hash(query) if isinstance(query, str) else None
+
+
+def text_hash(text: str) -> str:
+    """Return the 128-bit BLAKE2b of a text, as the log writes it."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

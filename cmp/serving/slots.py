@@ -1,54 +1,107 @@
-"""Who stands in which slot: the ranked part, the random slots, and what replaces a memory that is gone."""
+"""Who stands in which slot: the ranked part, the random slots, cards, and what replaces a memory that is gone."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
+from cmp.design import keyed_permutation, keyed_sample
+from cmp.design.cards import is_card
 from cmp.log.records import Drawn, Exposure
 
-__all__ = ["lay_out", "stand_in"]
+__all__ = ["Layout", "lay_out", "stand_in"]
 
 
-def lay_out(ranked: Sequence[str], drawn: Sequence[Drawn], slots: int) -> tuple[Exposure, ...]:
-    """Lay out a context of ``slots`` positions.
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How contexts are laid out: ``B`` slots, how many ranked memories are withheld, blanks, placement."""
 
-    The ranked part holds the first ``slots - len(drawn)`` ranked results that were not drawn, and every drawn memory
-    ranked before the last of them: it stays where it was ranked, and its freed slot goes to the next ranked
-    result. Whether a memory is in the ranked part then depends on the draws of the others only, never on its own,
-    so that leaving out the rounds in which it was ranked biases nothing. Other drawn memories follow, in drawn
-    order; there is no top-up.
+    slots: int
+    withhold: int = 0
+    card: Literal["empty", "ranked"] = "empty"
+    placement: Literal["last", "shuffle"] = "last"
+
+
+def lay_out(
+    ranked: Sequence[str], drawn: Sequence[Drawn], layout: Layout, key: int = 0
+) -> tuple[Exposure, ...]:
+    """Lay out a context.
+
+    The ranked part holds the first ``B - k`` ranked results that were not drawn, and every drawn memory ranked before
+    the last of them: it stays where it was ranked, and its freed slot goes to the next ranked result. Whether a
+    memory is in the ranked part then depends on the draws of the others only, never on its own, so that leaving out
+    the rounds in which it was ranked biases nothing. Other drawn memories follow, in drawn order; there is no top-up.
+
+    Of the ``B - k``, ``withhold`` are taken out at random and the next ranked fill in; a blank card's slot stays empty,
+    or goes to the next ranked too.
 
     Parameters
     ----------
     ranked
         Ids as ranked, without repeats.
     drawn
-        Memories drawn for the round, ids distinct.
-    slots
-        Context positions, at least ``len(drawn)``.
+        Memories and cards drawn for the round, ids distinct, at most ``layout.slots``.
+    layout
+        See :class:`Layout`.
+    key
+        What withholding and shuffling draw from.
 
     Examples
     --------
-    >>> rows = lay_out(["a", "b", "c", "d"], [Drawn("b", 0.2), Drawn("z", 0.2)], slots=4)
+    >>> rows = lay_out(["a", "b", "c", "d"], [Drawn("b", 0.2), Drawn("z", 0.2)], Layout(slots=4))
     >>> [(row.memory_id, row.arm, row.assigned) for row in rows]
     [('a', 'ranked', False), ('b', 'ranked', True), ('c', 'ranked', False), ('z', 'random', True)]
     """
     left = {memory.id: memory for memory in drawn}
-    wanted = slots - len(drawn)
-    rows: list[Exposure] = []
-    for memory_id in ranked:
-        if not wanted:
-            break
-        assigned = left.pop(memory_id, None) is not None
-        wanted -= not assigned
-        rows.append(_ranked(memory_id, len(rows), assigned))
-    rows.extend(
-        Exposure(memory.id, "random", True, slot, memory.propensity, True)
-        for slot, memory in enumerate(left.values(), start=len(rows))
-    )
-    gone = [memory.id for memory in left.values() if memory.deleted]
+    n_cards = sum(is_card(memory.id) for memory in drawn)
+    filled = n_cards if layout.card == "ranked" else 0
+    part, plain = _ranked_part(ranked, left, layout.slots - len(drawn) + layout.withhold + filled)
+    candidates = plain[: layout.slots - len(drawn)]
+    n_withheld = min(layout.withhold, len(candidates))
+    withheld = {candidates[place] for place in keyed_sample(key, len(candidates), n_withheld)}
+    chance = n_withheld / len(candidates) if n_withheld else 0.0
+    rows = [
+        _ranked(memory_id, memory_id in left, 1.0 - chance if memory_id in candidates else 1.0)
+        for memory_id in part
+        if memory_id not in withheld
+    ]
+    rows += [_drawn_row(memory, filled > 0) for memory in drawn if memory.id not in part]
+    lost = [
+        Exposure(memory_id, "withheld", False, None, chance, False, "withheld")
+        for memory_id in candidates
+        if memory_id in withheld
+    ]
+    rows = [*_numbered(rows, layout, key), *lost]
+    gone = [memory.id for memory in drawn if memory.deleted and memory.id not in part]
     return stand_in(rows, gone, "deleted", ranked) if gone else tuple(rows)
+
+
+def _ranked_part(ranked: Sequence[str], left: Collection[str], wanted: int) -> tuple[list[str], list[str]]:
+    """Return the ranking down to the ``wanted``-th result that was not drawn, and those that were not."""
+    part: list[str] = []
+    plain: list[str] = []
+    for memory_id in ranked:
+        if len(plain) == wanted:
+            break
+        part.append(memory_id)
+        if memory_id not in left:
+            plain.append(memory_id)
+    return part, plain
+
+
+def _drawn_row(memory: Drawn, cards_filled: bool) -> Exposure:
+    if is_card(memory.id):
+        return Exposure(memory.id, "card", True, None if cards_filled else 0, memory.propensity, True)
+    return Exposure(memory.id, "random", True, 0, memory.propensity, True)
+
+
+def _numbered(rows: Sequence[Exposure], layout: Layout, key: int) -> list[Exposure]:
+    """Number the slots of the rows that have one: in order, or shuffled."""
+    held = [row for row in rows if row.slot is not None]
+    order = keyed_permutation(key, len(held)) if layout.placement == "shuffle" else range(len(held))
+    slotted = [replace(row, slot=slot) for row, slot in zip(held, order, strict=True)]
+    return sorted(slotted, key=lambda row: row.slot or 0) + [row for row in rows if row.slot is None]
 
 
 def stand_in(
@@ -56,17 +109,19 @@ def stand_in(
 ) -> tuple[Exposure, ...]:
     """Give the slots of memories that are gone to the next ranked results; what is gone keeps a row, undelivered."""
     used = {row.memory_id for row in rows}
-    spare = [memory_id for memory_id in ranked if memory_id not in used]
-    kept = [row for row in rows if row.memory_id not in gone]
-    lost = [replace(row, slot=None, delivered=False, reason=reason) for row in rows if row.memory_id in gone]
-    shown = [row for row in kept if row.delivered] + [
-        _ranked(memory_id, 0, False) for memory_id in spare[: len(lost)]
-    ]
-    renumbered = [
-        replace(row, slot=slot) for slot, row in enumerate(sorted(shown, key=lambda row: row.arm == "random"))
-    ]
-    return (*renumbered, *(row for row in kept if not row.delivered), *lost)
+    spare = iter([memory_id for memory_id in ranked if memory_id not in used])
+    kept: list[Exposure] = []
+    lost: list[Exposure] = []
+    for row in rows:
+        if row.memory_id not in gone:
+            (kept if row.slot is not None else lost).append(row)
+            continue
+        lost.append(replace(row, slot=None, delivered=False, reason=reason))
+        substitute = next(spare, None)
+        if substitute is not None:
+            kept.append(replace(_ranked(substitute, False, 1.0), slot=row.slot))
+    return (*kept, *lost)
 
 
-def _ranked(memory_id: str, slot: int, assigned: bool) -> Exposure:
-    return Exposure(memory_id, "ranked", assigned, slot, 1.0, True)
+def _ranked(memory_id: str, assigned: bool, propensity: float) -> Exposure:
+    return Exposure(memory_id, "ranked", assigned, 0, propensity, True)

@@ -7,14 +7,17 @@ once, and neither driver can block the other's world.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from cmp.serving.backends import Backend
 
-__all__ = ["Ask", "Compute", "Steps", "Write", "run", "run_async"]
+__all__ = ["Ask", "Compute", "Spawn", "Steps", "Wait", "run", "run_async"]
 
 T = TypeVar("T")
 
@@ -35,36 +38,35 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """Hand something to the log and wait until it is durable."""
+class Wait:
+    """Wait for a future; for at most some seconds, and then be sent ``otherwise``."""
 
-    start: Callable[[], Future[Any]]
+    future: Future[Any]
+    seconds: float | None = None
+    otherwise: Any = None
 
 
-Step: TypeAlias = Ask | Compute | Write
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Drive other steps beside this retrieval, with the caller's context variables; nothing waits for them."""
+
+    steps: Steps[None]
+
+
+Step: TypeAlias = Ask | Compute | Wait | Spawn
 Steps: TypeAlias = Generator[Step, Any, T]
+
+#: Tasks spawned on event loops, which themselves keep no strong reference to a task.
+_tasks: set[asyncio.Task[None]] = set()
 
 
 def run(steps: Steps[T], backend: Backend) -> T:
     """Drive a retrieval in the calling thread."""
-
-    def perform(step: Step) -> Any:
-        if isinstance(step, Write):
-            return step.start().result()
-        if isinstance(step, Compute):
-            return step.call()
-        method = getattr(backend, step.method)
-        if method is None:
-            raise TypeError(
-                f"this backend's {step.method} is asynchronous; await aretrieve(...) instead of retrieve(...)"
-            )
-        return _listed(method(*step.args))
-
     try:
         step = next(steps)
         while True:
             try:
-                value = perform(step)
+                value = _perform(step, backend)
             except Exception as error:  # noqa: BLE001 (it is thrown into the generator, which decides)
                 step = steps.throw(error)
             else:
@@ -74,26 +76,41 @@ def run(steps: Steps[T], backend: Backend) -> T:
         return result
 
 
+def _perform(step: Step, backend: Backend) -> Any:
+    if isinstance(step, Wait):
+        try:
+            return step.future.result(step.seconds)
+        except FutureTimeoutError:
+            if step.future.done():
+                raise
+            return step.otherwise
+    if isinstance(step, Compute):
+        return step.call()
+    if isinstance(step, Spawn):
+        context = copy_context()
+        threading.Thread(
+            target=context.run, args=(run, step.steps, backend), daemon=True, name="cmp-roster"
+        ).start()
+        return None
+    method = getattr(backend, step.method)
+    if method is None:
+        raise TypeError(
+            f"this backend's {step.method} is asynchronous; await aretrieve(...) instead of retrieve(...)"
+        )
+    return _listed(method(*step.args))
+
+
 async def run_async(steps: Steps[T], backend: Backend) -> T:
-    """Drive a retrieval on the event loop; what is synchronous runs in a thread with the caller's context variables."""
+    """Drive a retrieval on the event loop; what is synchronous runs in a thread with the caller's context variables.
 
-    async def perform(step: Step) -> Any:
-        if isinstance(step, Write):
-            return await asyncio.wrap_future(step.start())
-        if isinstance(step, Compute):
-            return await asyncio.to_thread(step.call)
-        method = getattr(backend, f"a{step.method}")
-        if method is not None:
-            return _listed(await method(*step.args))
-        synchronous = getattr(backend, step.method)
-        return await asyncio.to_thread(lambda: _listed(synchronous(*step.args)))
-
+    A cancellation is thrown into the generator like any error, so that it can withdraw what it had begun.
+    """
     try:
         step = next(steps)
         while True:
             try:
-                value = await perform(step)
-            except Exception as error:  # noqa: BLE001 (it is thrown into the generator, which decides)
+                value = await _perform_async(step, backend)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (the generator decides)
                 step = steps.throw(error)
             else:
                 step = steps.send(value)
@@ -102,6 +119,27 @@ async def run_async(steps: Steps[T], backend: Backend) -> T:
         return result
     finally:
         steps.close()
+
+
+async def _perform_async(step: Step, backend: Backend) -> Any:
+    if isinstance(step, Wait):
+        waiting = asyncio.wrap_future(step.future)
+        if step.seconds is None:
+            return await waiting
+        done, _ = await asyncio.wait({waiting}, timeout=step.seconds)
+        return waiting.result() if done else step.otherwise
+    if isinstance(step, Compute):
+        return await asyncio.to_thread(step.call)
+    if isinstance(step, Spawn):
+        task = asyncio.create_task(run_async(step.steps, backend))
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+        return None
+    method = getattr(backend, f"a{step.method}")
+    if method is not None:
+        return _listed(await method(*step.args))
+    synchronous = getattr(backend, step.method)
+    return await asyncio.to_thread(lambda: _listed(synchronous(*step.args)))
 
 
 def _listed(found: Any) -> Any:

@@ -15,13 +15,15 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from cmp.errors import InvalidIdError, ScopeError
-from cmp.log import Log, SQLiteLog, open_log
+from cmp.log import Log, open_log
+from cmp.log.writing import WritingLog
 from cmp.protocols import Scope, ScopeLike, canonical_id, canonical_ids
-from cmp.serving.backends import Backend, IdOf, backend_of, require_random_slots
+from cmp.serving.backends import Backend, IdOf, OwnerOf, backend_of, require_random_slots
 from cmp.serving.context import Context
 from cmp.serving.counters import Counters
-from cmp.serving.policy import Policy, refuse_unsupported
+from cmp.serving.policy import Policy
 from cmp.serving.retrieval import Retrieval
+from cmp.serving.rosters import RosterFailedError, Rosters, refresh_roster
 from cmp.serving.steps import run, run_async
 
 __all__ = ["RandomizedRetriever", "wrap"]
@@ -36,7 +38,7 @@ class RandomizedRetriever:
         self,
         policy: Policy,
         backend: Backend,
-        log: SQLiteLog,
+        log: WritingLog,
         text_of: Callable[[Any], str | None] | None,
         scope: Scope | None,
     ) -> None:
@@ -46,6 +48,7 @@ class RandomizedRetriever:
         self._text_of = text_of
         self._scope = scope
         self._counters = Counters()
+        self._rosters = Rosters()
 
     def retrieve(
         self,
@@ -137,6 +140,25 @@ class RandomizedRetriever:
         self.log.remove(self._resolved(scope).key, removed).result()
         self._counters.add("forgotten", len(removed))
 
+    def refresh(self, scope: ScopeLike | None = None) -> tuple[int, int]:
+        """List the scope's roster now; return how many memories are new and how many are gone.
+
+        Deleted memories leave the current blocks at once; where there are new ones, the next round opens a new block.
+        """
+        steps = refresh_roster(self.log, self._counters, self._resolved(scope))
+        try:
+            return run(steps, self._backend)
+        except RosterFailedError as error:
+            raise error.__cause__ or error from None
+
+    async def arefresh(self, scope: ScopeLike | None = None) -> tuple[int, int]:
+        """Do what :meth:`refresh` does, without blocking the event loop."""
+        steps = refresh_roster(self.log, self._counters, self._resolved(scope))
+        try:
+            return await run_async(steps, self._backend)
+        except RosterFailedError as error:
+            raise error.__cause__ or error from None
+
     def mark_undelivered(self, round_id: str, ids: Iterable[object]) -> None:
         """Note that the caller did not use some memories of a round: they were trimmed from the prompt, say.
 
@@ -160,8 +182,11 @@ class RandomizedRetriever:
             round_id, [replace(rows[memory_id], delivered=False, reason="trimmed") for memory_id in trimmed]
         ).result()
 
-    def stats(self) -> dict[str, int]:
-        """Return counts since this wrapper was made: rounds, fallbacks by reason, undelivered, outcomes, orphans."""
+    def stats(self) -> dict[str, float]:
+        """Return counts since this wrapper was made, and recent latencies of the log in milliseconds.
+
+        Rounds, fallbacks by reason, undelivered memories by reason, repeated attempts, outcomes and orphans.
+        """
         return self._counters.snapshot()
 
     def with_policy(self, **changes: Any) -> RandomizedRetriever:
@@ -197,6 +222,7 @@ class RandomizedRetriever:
             self._backend,
             self.log,
             self._counters,
+            self._rosters,
             self._text_of,
             query,
             self._resolved(scope),
@@ -257,16 +283,17 @@ def wrap(
     get: Callable[..., Any] | None = None,
     id_of: IdOf | None = None,
     text_of: Callable[[Any], str | None] | None = None,
-    allocation: Literal["balanced"] = "balanced",
+    owner_of: OwnerOf | None = None,
+    allocation: Literal["balanced", "uniform"] = "balanced",
     balance_within: Literal["scope", "group"] = "scope",
     exposures_per_block: float = 2,
     rounds_per_block: int | None = None,
     max_block_rounds: int | None = None,
-    reference_cards: int = 0,
-    card: str = "empty",
+    reference_cards: int | Literal["auto"] = 0,
+    card: Literal["empty", "ranked"] = "empty",
     withhold: int = 0,
     holdout: float = 0.0,
-    placement: Literal["last"] = "last",
+    placement: Literal["last", "shuffle"] = "last",
     roster_ttl: float | None = None,
     on_error: Literal["serve", "raise"] = "serve",
     scope: ScopeLike | None = None,
@@ -289,12 +316,13 @@ def wrap(
         some (in any order, or as a mapping; what is gone is left out).
     id_of, text_of
         How to read an item's id and text. Text is hashed, to notice changed contents, and never logged.
-    balance_within, exposures_per_block, rounds_per_block, max_block_rounds, on_error, seed
+    owner_of
+        How to read the scope an item says it belongs to, where it does: one more check that nothing crosses scopes.
+    allocation, balance_within, exposures_per_block, rounds_per_block, max_block_rounds, reference_cards, card, \
+    withhold, holdout, placement, roster_ttl, on_error, seed
         See :class:`cmp.serving.Policy`.
     scope
         A fixed scope for all calls.
-    allocation, reference_cards, card, withhold, holdout, placement, roster_ttl
-        Other values than the defaults are refused by this version.
 
     Returns
     -------
@@ -323,34 +351,32 @@ def wrap(
     >>> memory.record(context.round_id, 1.0)
     >>> memory.close(); folder.cleanup()
     """
-    refuse_unsupported(
-        allocation=(allocation, "balanced"),
-        reference_cards=(reference_cards, 0),
-        card=(card, "empty"),
-        withhold=(withhold, 0),
-        holdout=(holdout, 0.0),
-        placement=(placement, "last"),
-        roster_ttl=(roster_ttl, None),
-    )
     policy = Policy(
-        slots,
-        random_slots,
-        balance_within,
-        exposures_per_block,
-        rounds_per_block,
-        max_block_rounds,
-        on_error,
-        seed,
+        slots=slots,
+        random_slots=random_slots,
+        allocation=allocation,
+        balance_within=balance_within,
+        exposures_per_block=exposures_per_block,
+        rounds_per_block=rounds_per_block,
+        max_block_rounds=max_block_rounds,
+        reference_cards=reference_cards,
+        card=card,
+        withhold=withhold,
+        holdout=holdout,
+        placement=placement,
+        roster_ttl=roster_ttl,
+        on_error=on_error,
+        seed=seed,
     )
-    backend = backend_of(retriever, list_ids, get, id_of)
+    backend = backend_of(retriever, list_ids, get, id_of, owner_of)
     if random_slots:
         require_random_slots(backend)
     fixed = None if scope is None else Scope.of(scope)
     return RandomizedRetriever(policy, backend, _writable(log), text_of, fixed)
 
 
-def _writable(log: str | os.PathLike[str] | Log) -> SQLiteLog:
+def _writable(log: str | os.PathLike[str] | Log) -> WritingLog:
     opened = open_log(log, create=True)
-    if not isinstance(opened, SQLiteLog):
+    if not isinstance(opened, WritingLog):
         raise TypeError(f"{opened!r} is an exported log, which is read only; give the path of a SQLite file")
     return opened

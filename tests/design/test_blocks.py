@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmp.design import Block, block_generator, block_length, drawable_slots, plan_block
+from cmp.design import block_generator, block_length, drawable_slots, plan_block, uniform_block
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,11 @@ def test_at_least_one_memory_is_left_out_of_every_draw(n, k, allowed):
 @settings(max_examples=100, deadline=None)
 def test_propensities_are_counts_over_length_and_sum_to_k(n, k, before, length, seed):
     slots = drawable_slots(n, k)
-    ids = [f"m{i}" for i in range(n)]
-    block = plan_block(ids, slots, length, np.random.default_rng(seed), dict(zip(ids, before, strict=False)))
-    shares = [Fraction(int(count), length) for count in block.planned]
+    block = plan_block(n, slots, length, np.random.default_rng(seed), np.array(before[:n]))
+    shares = [Fraction(int(count), block.length) for count in block.planned]
     assert sum(shares) == slots
     assert block.planned.max() - block.planned.min() <= 1
-    for row in range(length):
-        for memory_id, propensity in block.drawn(row):
-            assert propensity == float(shares[block.ids.index(memory_id)])
+    assert (np.bincount(block.table.ravel(), minlength=n) == block.planned).all()
 
 
 @given(
@@ -55,22 +52,20 @@ def test_propensities_are_counts_over_length_and_sum_to_k(n, k, before, length, 
 def test_the_odd_exposure_goes_to_the_least_exposed(n, k, length, seed, data):
     slots = drawable_slots(n, k)
     before = data.draw(st.lists(st.integers(0, 5), min_size=n, max_size=n))
-    ids = [f"m{i:02}" for i in range(n)]
-    block = plan_block(ids, slots, length, np.random.default_rng(seed), dict(zip(ids, before, strict=True)))
+    block = plan_block(n, slots, length, np.random.default_rng(seed), np.array(before))
     more = [before[i] for i in range(n) if block.planned[i] > length * slots // n]
     less = [before[i] for i in range(n) if block.planned[i] <= length * slots // n]
     assert not more or not less or max(more) <= min(less)
 
 
 def test_capped_blocks_rotate_the_remainder_until_all_are_even():
-    ids = [f"m{i}" for i in range(10)]
-    exposures: Counter[str] = Counter()
+    exposures = np.zeros(10, dtype=np.int64)
     for ordinal in range(5):
-        block = plan_block(ids, 2, 3, block_generator(1, "s", ordinal), exposures)
+        block = plan_block(10, 2, 3, block_generator(1, "s", ordinal), exposures)
         assert set(block.planned.tolist()) <= {0, 1}
-        exposures.update(dict(zip(block.ids, block.planned.tolist(), strict=True)))
-        assert max(exposures.values()) - min(exposures[i] for i in ids) <= 1
-    assert set(exposures.values()) == {3}
+        exposures += block.planned
+        assert exposures.max() - exposures.min() <= 1
+    assert set(exposures.tolist()) == {3}
 
 
 def test_used_rows_of_a_stopped_block_are_still_a_simple_random_sample():
@@ -93,24 +88,33 @@ def test_block_length_is_what_the_contract_says():
 
 
 DRAW = """
-import numpy as np
-from cmp.design import block_generator, plan_block
+from pathlib import Path
+import sys, cmp
 ids = [f"m{i}" for i in range(12)]
-for given in (ids, ids[::-1], set(ids), (i for i in ids)):
-    block = plan_block(list(given), 2, 12, block_generator(5, "stream", 3))
-    print(block.ids, block.table.tolist())
+for number, given in enumerate((ids, ids[::-1], set(ids))):
+    for pool in (lambda: given, lambda: iter(given)):
+        path = Path(sys.argv[1]) / f"{number}{pool().__class__.__name__}.db"
+        for allocation in ("balanced", "uniform"):
+            memory = cmp.wrap(lambda q: [], list_ids=pool, get=list, slots=2, random_slots=2, seed=5,
+                allocation=allocation, log=path, scope=cmp.EVERYTHING)
+            print(allocation, [[i.id for i in memory.retrieve("q", round_id=f"{allocation}{r}").items]
+                for r in range(15)])
 """
 
 
-def test_draws_do_not_depend_on_hash_seed_or_order_of_the_roster():
+def test_draws_do_not_depend_on_hash_seed_or_order_or_kind_of_the_listing(tmp_path):
     printed = set()
     for salt in ("0", "1", "2"):
-        env = {**os.environ, "PYTHONHASHSEED": salt}
+        (tmp_path / salt).mkdir()
         out = subprocess.run(
-            [sys.executable, "-c", DRAW], env=env, capture_output=True, text=True, check=True
+            [sys.executable, "-c", DRAW, str(tmp_path / salt)],
+            env={**os.environ, "PYTHONHASHSEED": salt},
+            capture_output=True,
+            text=True,
+            check=True,
         )
         printed |= set(out.stdout.splitlines())
-    assert len(printed) == 1
+    assert len(printed) == 2
 
 
 def test_blocks_and_streams_draw_from_independent_generators():
@@ -125,10 +129,14 @@ def test_blocks_and_streams_draw_from_independent_generators():
 
 def test_a_thousand_seeded_blocks_expose_each_memory_at_its_propensity():
     """Each memory is in a given round with probability k/N = 0.2; the bound is 4.9 sigma (1e-6 a memory)."""
-    ids = [f"m{i}" for i in range(10)]
-    hits: Counter[str] = Counter()
+    hits: Counter[int] = Counter()
     for ordinal in range(1000):
-        block: Block = plan_block(ids, 2, 10, block_generator(3, "s", ordinal))
-        hits.update(memory_id for memory_id, _ in block.drawn(4))
+        hits.update(plan_block(10, 2, 10, block_generator(3, "s", ordinal)).table[4].tolist())
     sigma = (1000 * 0.2 * 0.8) ** 0.5
-    assert all(abs(hits[i] - 200) < 4.9 * sigma for i in ids)
+    assert all(abs(hits[i] - 200) < 4.9 * sigma for i in range(10))
+
+
+def test_the_uniform_design_has_the_same_propensity_for_all():
+    block = uniform_block(10, 3)
+    assert set((block.planned / block.length).tolist()) == {0.3}
+    assert block.table is None

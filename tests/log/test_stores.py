@@ -169,7 +169,7 @@ def test_durability_is_one_of_two_words(tmp_path):
     with cmp.open_log(tmp_path / "x.db", durability="power", create=True) as log:
         memory = wrapped(tmp_path, store(), log=log)
         assert memory.retrieve("q", scope="s").randomized
-        assert log._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert log._session.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
 def test_hashes_noted_last_are_written_when_the_interpreter_ends(tmp_path):

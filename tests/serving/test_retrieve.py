@@ -162,7 +162,7 @@ def test_an_item_nobody_asked_for_is_never_served(tmp_path):
     )
     context = memory.retrieve("q", scope="s")
     assert list(context) == []
-    assert memory.stats()["fallback.fetch_failed"] == 1
+    assert memory.stats()["fallback.foreign"] == 1
     with pytest.raises(cmp.ScopeError, match="nobody asked for"):
         memory.with_policy(on_error="raise").retrieve("q", scope="s")
 
@@ -394,7 +394,12 @@ def test_an_int_and_a_string_that_render_alike_are_an_error(tmp_path):
         ({"balance_within": "query"}, "balance_within"),
         ({"on_error": "ignore"}, "on_error"),
         ({"seed": -1}, "seed"),
-        ({"withhold": 1}, "withhold=1 is not supported"),
+        ({"withhold": 4}, "only 3 slots are ranked"),
+        ({"holdout": 1.5}, "holdout"),
+        ({"roster_ttl": -1}, "roster_ttl"),
+        ({"allocation": "uniform", "seed": None}, "same seed"),
+        ({"reference_cards": 1.5}, "reference_cards"),
+        ({"placement": "first"}, "placement"),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(tmp_path, settings, message):
