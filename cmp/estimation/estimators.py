@@ -1,0 +1,118 @@
+"""One contrast a memory from statistics per stratum: difference in means, Hajek, Horvitz-Thompson."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cmp.estimation.cells import BoolArray, Cells
+from cmp.estimation.sums import FloatArray, group_sums, order_free_sums
+
+__all__ = ["ESTIMATORS", "WEIGHTS", "Contrast", "combine_strata"]
+
+ESTIMATORS = ("difference", "hajek", "ht")
+WEIGHTS = ("precision", "rounds")
+
+#: |realized share / propensity - 1| up to which a cell has its design's count: the rounding of n_m / L.
+_FIXED_COUNT = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """One contrast a memory: arrays of shape (M,), NaN where undefined; those marked (C,) follow cells."""
+
+    cells: Cells
+    """Only the cells with both arms."""
+    share: FloatArray
+    """(C,) weight of each cell; they add up to 1 within a memory."""
+    mean1: FloatArray
+    """(C,) exposed mean less the cell's offset."""
+    mean0: FloatArray
+    """(C,) control mean less the cell's offset."""
+    utility: FloatArray
+    mean_exposed: FloatArray
+    mean_control: FloatArray
+    n1: FloatArray
+    """Exposed rounds with an outcome, in cells with both arms."""
+    n0: FloatArray
+    n_strata: FloatArray
+    """Strata with an eligible outcome."""
+    n_strata_empty: FloatArray
+    """Of these, strata with an empty arm."""
+    design_count: BoolArray
+    """Whether every cell holds just the exposures its propensity says, so that the three estimators agree."""
+
+    def sum_cells(self, values: FloatArray) -> FloatArray:
+        """Sum an array over the cells of each memory."""
+        return group_sums(self.cells.memory, values, len(self.utility))
+
+
+def combine_strata(cells: Cells, n_memories: int, *, estimator: str, weights: str) -> Contrast:
+    """Difference the arms within each stratum, then average over strata.
+
+    Unbiased for the utility given the counts of each stratum, where assignment is complete randomization
+    given the count (the balanced design) and effects do not vary with the stratum; with effects that do,
+    ``weights="precision"`` estimates their precision-weighted mean.
+
+    Parameters
+    ----------
+    cells
+        Statistics; cells with an empty arm contribute nothing and are counted.
+    n_memories
+        Number of memories M.
+    estimator
+        ``"difference"`` (of plain means), ``"hajek"`` (of inverse-probability weighted means), or ``"ht"``
+        (Horvitz-Thompson: weighted totals over the number of eligible rounds). A missing propensity is taken
+        as the stratum's realized share, which makes the three the same.
+    weights
+        ``"precision"``: n1 n0 / (n1 + n0). ``"rounds"``: n1 + n0.
+
+    References
+    ----------
+    Horvitz, D. G. and Thompson, D. J. (1952). JASA 47, 663-685. Hajek, J. (1971). In Foundations of
+    Statistical Inference, 236. Miratrix, L. W., Sekhon, J. S. and Yu, B. (2013). JRSS B 75, 369-396.
+    """
+    n1, n0 = cells.exposed.n, cells.control.n
+    seen, both = n1 + n0 > 0, (n1 > 0) & (n0 > 0)
+    n_strata = group_sums(cells.memory, cells.strata * seen, n_memories)
+    n_contributing = group_sums(cells.memory, both, n_memories)
+    used = cells if both.all() else cells.select(both)
+    n1, n0 = used.exposed.n, used.control.n
+    raw = n1 * n0 / (n1 + n0) if weights == "precision" else n1 + n0
+    share = raw / group_sums(used.memory, raw, n_memories)[used.memory]
+    mean1, mean0, gap, fixed = _cell_means(used, estimator)
+
+    def average(values: FloatArray) -> FloatArray:
+        return np.where(n_contributing > 0, order_free_sums(used.memory, share * values, n_memories), np.nan)
+
+    return Contrast(
+        cells=used,
+        share=share,
+        mean1=mean1,
+        mean0=mean0,
+        utility=average(gap),
+        mean_exposed=average(used.offset + mean1),
+        mean_control=average(used.offset + mean0),
+        n1=group_sums(used.memory, n1, n_memories),
+        n0=group_sums(used.memory, n0, n_memories),
+        n_strata=n_strata,
+        n_strata_empty=n_strata - n_contributing,
+        design_count=group_sums(used.memory, ~fixed, n_memories) == 0,
+    )
+
+
+def _cell_means(cells: Cells, estimator: str) -> tuple[FloatArray, FloatArray, FloatArray, BoolArray]:
+    """Return both means (less the offset), their difference, and which cells have the design's count."""
+    mean1, mean0 = cells.exposed.mean, cells.control.mean
+    if estimator != "ht":
+        return mean1, mean0, mean1 - mean0, np.ones(len(mean1), dtype=bool)
+    n = cells.exposed.n + cells.control.n
+    pi = np.where(np.isnan(cells.propensity), cells.exposed.n / n, cells.propensity)
+    over1, over0 = (1.0, 1.0) if cells.weighted else (1.0 / pi, 1.0 / (1.0 - pi))
+    reach1, reach0 = cells.exposed.weight * over1 / n, cells.control.weight * over0 / n
+    fixed = (np.abs(reach1 - 1.0) < _FIXED_COUNT) & (np.abs(reach0 - 1.0) < _FIXED_COUNT)
+    # the weights of an arm need not add up to n: then the offset that was taken off does not cancel
+    total1 = np.where(fixed, mean1, cells.exposed.total * over1 / n + cells.offset * (reach1 - 1.0))
+    total0 = np.where(fixed, mean0, cells.control.total * over0 / n + cells.offset * (reach0 - 1.0))
+    return total1, total0, total1 - total0, fixed

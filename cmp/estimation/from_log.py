@@ -1,0 +1,128 @@
+"""Utilities from a log."""
+
+from __future__ import annotations
+
+from cmp.estimation.statistics import LogFrames, statistics_of_log
+from cmp.estimation.table import Analysis, Utilities
+from cmp.estimation.tabulation import tabulate
+
+__all__ = ["utilities"]
+
+
+def utilities(
+    log: LogFrames,
+    by: str = "memory",
+    estimator: str = "difference",
+    interval: str = "auto",
+    level: float = 0.95,
+    reference: str = "pool",
+    metric: str = "reward",
+    adjust: str = "bh",
+    engine: str = "polars",
+    *,
+    weights: str = "precision",
+) -> Utilities:
+    """Estimate every memory's utility from a log, each with its interval or the reason why it has none.
+
+    The estimand is the mean over a memory's eligible rounds of the outcome expected with the memory assigned
+    less that without, over the design's other draws. Eligible are the randomized rounds of blocks whose
+    roster holds the memory, before its deletion, in which it is not ranked anyway. Analysis is by assignment,
+    delivered or not.
+
+    Parameters
+    ----------
+    log
+        What ``cmp.open_log`` returns, or any object with its five frames.
+    by
+        ``"memory"``: one row a memory, strata are blocks. ``"query"``: one row per memory and the caller's
+        ``group`` (the query itself where none was given); strata are blocks within it.
+    estimator
+        ``"difference"``, ``"hajek"`` or ``"ht"``; with complete blocks and outcomes they agree.
+    interval
+        ``"auto"``, ``"newcombe"``, ``"moderated"``, ``"pooled"``, ``"neyman"`` or ``"welch"``.
+    level
+        Confidence level.
+    reference
+        What utilities are relative to: ``"pool"``, the other memories that might have had the slot. A useful
+        memory below their mean has a negative number.
+    metric
+        Name of the outcome.
+    adjust
+        How q-values are made: ``"bh"``, ``"by"`` or ``"holm"``, over the whole table.
+    engine
+        ``"polars"``.
+    weights
+        How strata combine: ``"precision"``, n1 n0 / (n1 + n0), or ``"rounds"``.
+
+    Returns
+    -------
+    Utilities
+        A row for every memory of every roster; see :class:`Utilities` for the columns.
+
+    Raises
+    ------
+    ValueError
+        For an option that is not supported, round ids that are not unique, randomized rounds without a block.
+    ConflictingOutcomeError
+        Where the last revision of an outcome has two values.
+
+    Notes
+    -----
+    Where rounds of one ``episode_id`` share an outcome, intervals for independent rounds would be too narrow:
+    the estimate is shown, interval and p-value are null, with the reason.
+
+    Examples
+    --------
+    With a log of one's own: ``utilities(cmp.open_log("exposures.db"))``. Here are the five frames by hand: one
+    block of four rounds, and two memories.
+
+    >>> import polars as pl
+    >>> from types import SimpleNamespace
+    >>> rounds = pl.DataFrame({"round_id": ["r0", "r1", "r2", "r3"], "block_row": [0, 1, 2, 3]}).with_columns(
+    ...     scope=pl.lit("s"), block_id=pl.lit("b"), randomized=True,
+    ...     episode_id=pl.lit(None, pl.String), group=pl.lit(None, pl.String), query_hash=pl.lit("q"),
+    ... )
+    >>> exposures = rounds.select("round_id").with_columns(
+    ...     memory_id=pl.Series(["a", "b", "a", "b"]), arm=pl.lit("random"), assigned=True,
+    ...     delivered=True, content_hash=pl.lit(None, pl.String),
+    ... )
+    >>> outcomes = rounds.select(
+    ...     "round_id", metric=pl.lit("reward"), value=pl.Series([1.0, 0, 1, 0]), revision=0
+    ... )
+    >>> blocks = pl.DataFrame({"block_id": ["b"], "scope": ["s"], "length": [4]})
+    >>> rosters = pl.DataFrame({"block_id": ["b", "b"], "memory_id": ["a", "b"], "planned": [2, 2]})
+    >>> rosters = rosters.with_columns(removed_row=pl.lit(None, pl.Int64))
+    >>> log = SimpleNamespace(
+    ...     rounds=rounds.lazy, exposures=exposures.lazy, outcomes=outcomes.lazy, blocks=blocks.lazy,
+    ...     rosters=rosters.lazy,
+    ... )
+    >>> utilities(log).frame.select("memory_id", "utility").rows()
+    [('a', 1.0), ('b', -1.0)]
+    """
+    for name, value, supported in (
+        ("by", by, ("memory", "query")),
+        ("reference", reference, ("pool",)),
+        ("engine", engine, ("polars",)),
+    ):
+        if value not in supported:
+            raise ValueError(f"{name}={value!r} is not supported; use {' or '.join(map(repr, supported))}")
+    analysis = Analysis(
+        estimator=estimator,
+        interval=interval,
+        level=level,
+        weights=weights,
+        adjust=adjust,
+        reference=reference,
+    )
+    found = statistics_of_log(log, metric=metric, by_query=by == "query")
+    frame = tabulate(
+        found.keys.to_dict(),
+        found.cells,
+        found.tallies,
+        outcomes=found.outcomes,
+        family=found.family,
+        analysis=analysis,
+        clustered=found.clustered,
+        content_changed=found.content_changed,
+    )
+    return Utilities(frame, analysis, metric)

@@ -1,0 +1,307 @@
+"""Confidence intervals that hold with five exposures a memory; every one says which it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cmp.estimation.cells import BoolArray, Outcomes
+from cmp.estimation.estimators import Contrast
+from cmp.estimation.moderation import moderate_variances
+from cmp.estimation.sums import FloatArray, IntArray
+
+__all__ = ["INTERVALS", "Interval", "NewcombeInterval", "confidence_limits", "newcombe_interval"]
+
+INTERVALS = ("auto", "newcombe", "moderated", "pooled", "neyman", "welch")
+
+
+class NewcombeInterval(NamedTuple):
+    """Difference of two proportions and its limits."""
+
+    difference: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Standard errors and limits, each of shape (M,), outcome units, NaN where undefined."""
+
+    std_error: FloatArray
+    """For ``"newcombe"``, which has none of its own: half the width over the normal critical value."""
+    df: FloatArray
+    """Degrees of freedom of the t; NaN for a normal or a score interval."""
+    low: FloatArray
+    high: FloatArray
+    method: npt.NDArray[np.object_]
+    """Which interval it is, a name a memory."""
+
+    def without(self, rows: BoolArray) -> Interval:
+        """Return the intervals with some of them undefined."""
+        error, df, low, high = (
+            np.where(rows, np.nan, values) for values in (self.std_error, self.df, self.low, self.high)
+        )
+        return Interval(error, df, low, high, self.method)
+
+
+def newcombe_interval(
+    exposed_successes: float,
+    n_exposed: float,
+    control_successes: float,
+    n_control: float,
+    level: float = 0.95,
+) -> NewcombeInterval:
+    """Newcombe's hybrid score interval for a difference of two independent proportions.
+
+    Parameters
+    ----------
+    exposed_successes, n_exposed, control_successes, n_control
+        Successes and rounds of each arm.
+    level
+        Confidence level.
+
+    Returns
+    -------
+    NewcombeInterval
+        ``(difference, low, high)``; the limits lie in [-1, 1].
+
+    Raises
+    ------
+    ValueError
+        For an empty arm, successes outside ``0..n``, or a level outside (0, 1).
+
+    References
+    ----------
+    Newcombe, R. G. (1998). Interval estimation for the difference between independent proportions: comparison
+    of eleven methods. Statistics in Medicine 17, 873-890, method 10. Wilson, E. B. (1927). JASA 22, 209-212.
+
+    Examples
+    --------
+    >>> difference, low, high = newcombe_interval(56, 70, 48, 80)
+    >>> round(difference, 4), round(low, 4), round(high, 4)
+    (0.2, 0.0524, 0.3339)
+    """
+    _check_level(level)
+    if not (0 <= exposed_successes <= n_exposed and 0 <= control_successes <= n_control) or not (
+        n_exposed > 0 and n_control > 0
+    ):
+        raise ValueError(
+            f"{exposed_successes} of {n_exposed} exposed, {control_successes} of {n_control} control rounds: "
+            "each arm needs a round, and successes lie between 0 and its rounds"
+        )
+    p1, p0 = np.array([exposed_successes / n_exposed]), np.array([control_successes / n_control])
+    low, high = _newcombe_limits(
+        p1, np.array([n_exposed]), p0, np.array([n_control]), _normal_quantile(level)
+    )
+    return NewcombeInterval(float(p1[0] - p0[0]), float(low[0]), float(high[0]))
+
+
+def confidence_limits(
+    contrast: Contrast, *, outcomes: Outcomes, family: IntArray, interval: str, level: float
+) -> Interval:
+    """Return the interval asked for, one a memory.
+
+    Parameters
+    ----------
+    contrast
+        What :func:`combine_strata` returned.
+    outcomes
+        Their values over the whole table.
+    family
+        Shape (M,), which memories share a prior for their variance (those of one scope, or scope and group).
+    interval
+        One of :data:`INTERVALS`. ``"auto"``: ``"newcombe"`` for two-valued outcomes, else ``"moderated"``.
+    level
+        Confidence level.
+
+    Raises
+    ------
+    ValueError
+        For another interval or level, or ``"newcombe"`` on outcomes that are not two-valued.
+
+    Notes
+    -----
+    Horvitz-Thompson estimates of a memory whose rounds are not just as many as its propensity says vary with
+    that number too; they get a normal interval from the conservative sum of squared weighted outcomes, named
+    ``"horvitz_thompson"``.
+    """
+    _check_level(level)
+    if interval not in INTERVALS:
+        raise ValueError(f"interval={interval!r}; use one of {', '.join(map(repr, INTERVALS))}")
+    if interval == "newcombe" and not outcomes.two_valued:
+        raise ValueError(
+            f"interval='newcombe' is for two-valued outcomes; these lie between {outcomes.low:g} and "
+            f"{outcomes.high:g} with other values: use 'moderated' or 'auto'"
+        )
+    chosen = ("newcombe" if outcomes.two_valued else "moderated") if interval == "auto" else interval
+    if chosen == "newcombe":
+        result = _newcombe(contrast, outcomes, level)
+    else:
+        error, df = _standard_errors(contrast, chosen, family)
+        result = _symmetric(contrast.utility, error, df, level, chosen)
+    return result if contrast.design_count.all() else _with_horvitz_thompson(contrast, result, level)
+
+
+def _newcombe(contrast: Contrast, outcomes: Outcomes, level: float) -> Interval:
+    """Stratum-weighted proportions at their effective sizes; with one stratum, Newcombe's interval itself."""
+    cells, scale = contrast.cells, outcomes.high - outcomes.low
+    size1, size0 = _effective_sizes(contrast)
+
+    def proportion(mean: FloatArray) -> FloatArray:
+        return np.clip(
+            contrast.sum_cells(contrast.share * np.clip((cells.offset + mean - outcomes.low) / scale, 0, 1)),
+            0,
+            1,
+        )
+
+    z = _normal_quantile(level)
+    p1, p0 = proportion(cells.exposed.mean), proportion(cells.control.mean)
+    low, high = _newcombe_limits(p1, size1, p0, size0, z)
+    shown = (contrast.n1 >= 2) & (contrast.n0 >= 2)
+    low, high = np.where(shown, low * scale, np.nan), np.where(shown, high * scale, np.nan)
+    nothing = np.full(len(low), np.nan)
+    return Interval((high - low) / (2 * z), nothing, low, high, np.full(len(low), "newcombe", dtype=object))
+
+
+def _newcombe_limits(
+    p1: FloatArray, n1: FloatArray, p0: FloatArray, n0: FloatArray, z: float
+) -> tuple[FloatArray, FloatArray]:
+    low1, high1 = _wilson(p1, n1, z)
+    low0, high0 = _wilson(p0, n0, z)
+    return (
+        p1 - p0 - np.hypot(p1 - low1, high0 - p0),
+        p1 - p0 + np.hypot(high1 - p1, p0 - low0),
+    )
+
+
+def _wilson(p: FloatArray, n: FloatArray, z: float) -> tuple[FloatArray, FloatArray]:
+    centre, spread = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    scale = 1 + z**2 / n
+    return np.where(p == 0, 0.0, (centre - spread) / scale), np.where(p == 1, 1.0, (centre + spread) / scale)
+
+
+def _effective_sizes(contrast: Contrast) -> tuple[FloatArray, FloatArray]:
+    """Rounds a plain mean would need to be as precise: 1 / sum(share^2 / n) of each arm."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return tuple(  # type: ignore[return-value]
+            np.where(contrast.n1 > 0, 1.0 / contrast.sum_cells(contrast.share**2 / arm.size), np.nan)
+            for arm in (contrast.cells.exposed, contrast.cells.control)
+        )
+
+
+def _standard_errors(contrast: Contrast, method: str, family: IntArray) -> tuple[FloatArray, FloatArray]:
+    error: Callable[..., tuple[FloatArray, FloatArray]] = {
+        "moderated": lambda: _moderated(contrast, family),
+        "pooled": lambda: _pooled(contrast),
+        "neyman": lambda: _unpooled(contrast, normal=True),
+        "welch": lambda: _unpooled(contrast, normal=False),
+    }[method]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variance, df = error()
+    # a variance of 0 is a lattice's accident, or a constant outcome: neither is a certainty
+    return np.sqrt(np.where((variance > 0) & (contrast.n1 > 0), variance, np.nan)), df
+
+
+def _moderated(contrast: Contrast, family: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Replicate form: an exposure's residual is from its stratum's control mean plus the utility."""
+    cells, share2 = contrast.cells, contrast.share**2
+    size1, size0 = cells.exposed.size, cells.control.size
+    from_line = cells.exposed.mean - cells.control.mean - _hajek(contrast)[cells.memory]
+    squares1 = contrast.sum_cells(cells.exposed.within_squares + size1 * from_line**2)
+    df1 = np.maximum(contrast.sum_cells(size1) - 1.0, 0.0)
+    df0 = np.maximum(contrast.sum_cells(np.maximum(size0 - 1.0, 0.0)), 0.0)
+    variance1 = np.where(df1 > 0, squares1 / df1, np.nan)
+    variance0 = np.where(df0 > 0, contrast.sum_cells(cells.control.within_squares) / df0, np.nan)
+    moderated1, total_df1 = _shrink_by_family(variance1, np.where(contrast.n1 > 1, df1, 0.0), family)
+    part1 = moderated1 * contrast.sum_cells(share2 / size1)
+    part0 = variance0 * contrast.sum_cells(share2 / size0)
+    return part1 + part0, (part1 + part0) ** 2 / (part1**2 / total_df1 + part0**2 / df0)
+
+
+def _hajek(contrast: Contrast) -> FloatArray:
+    gap = contrast.cells.exposed.mean - contrast.cells.control.mean
+    return contrast.sum_cells(contrast.share * gap)
+
+
+def _shrink_by_family(
+    variances: FloatArray, df: FloatArray, family: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Moderate each family's variances; no total df exceeds that of the whole family, as in limma."""
+    moderated, total_df = np.empty_like(variances), np.empty_like(variances)
+    for rows in _groups(family):
+        own = np.where(np.isfinite(variances[rows]), df[rows], 0.0)
+        fitted = moderate_variances(variances[rows], own, prior="auto")
+        moderated[rows] = fitted.moderated
+        total_df[rows] = np.minimum(fitted.prior_df + own, own.sum())
+    return moderated, total_df
+
+
+def _groups(family: IntArray) -> list[IntArray]:
+    order = np.argsort(family, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(family[order])) + 1)
+
+
+def _pooled(contrast: Contrast) -> tuple[FloatArray, FloatArray]:
+    """Student: one variance for both arms and all strata of a memory."""
+    cells = contrast.cells
+    size1, size0 = cells.exposed.size, cells.control.size
+    df = contrast.sum_cells(np.maximum(size1 + size0 - 2.0, 0.0))
+    squares = contrast.sum_cells(cells.exposed.within_squares + cells.control.within_squares)
+    return squares / df * contrast.sum_cells(contrast.share**2 * (1.0 / size1 + 1.0 / size0)), df
+
+
+def _unpooled(contrast: Contrast, *, normal: bool) -> tuple[FloatArray, FloatArray]:
+    """Neyman: a variance for each arm of each stratum; Welch-Satterthwaite df unless normal."""
+    variance = np.zeros(len(contrast.utility))
+    spread = np.zeros(len(contrast.utility))
+    for arm in (contrast.cells.exposed, contrast.cells.control):
+        df = arm.size - 1.0
+        part = contrast.share**2 * np.where(arm.n > 1, arm.within_squares / df, np.nan) / arm.size
+        variance += contrast.sum_cells(part)
+        spread += contrast.sum_cells(part**2 / df)
+    return variance, np.full(len(variance), np.nan) if normal else variance**2 / spread
+
+
+def _symmetric(utility: FloatArray, error: FloatArray, df: FloatArray, level: float, method: str) -> Interval:
+    df = np.where(np.isfinite(error), df, np.nan)
+    half = error * t_quantile(df, level)
+    return Interval(error, df, utility - half, utility + half, np.full(len(utility), method, dtype=object))
+
+
+def _with_horvitz_thompson(contrast: Contrast, interval: Interval, level: float) -> Interval:
+    rows: BoolArray = ~contrast.design_count
+    n = contrast.cells.exposed.n + contrast.cells.control.n
+    variance = contrast.sum_cells(contrast.share**2 * contrast.cells.second_moment / n**2)
+    error = np.sqrt(np.where((variance > 0) & (contrast.n1 > 1) & (contrast.n0 > 1), variance, np.nan))
+    own = _symmetric(contrast.utility, error, np.full(len(error), np.nan), level, "horvitz_thompson")
+    return Interval(
+        np.where(rows, own.std_error, interval.std_error),
+        np.where(rows, own.df, interval.df),
+        np.where(rows, own.low, interval.low),
+        np.where(rows, own.high, interval.high),
+        np.where(rows, own.method, interval.method),
+    )
+
+
+def t_quantile(df: FloatArray, level: float) -> FloatArray:
+    """Two-sided critical value of Student's t; of the normal where ``df`` is NaN or infinite."""
+    from scipy.special import stdtrit
+
+    normal = ~np.isfinite(df)
+    quantile: FloatArray = stdtrit(np.where(normal, 1.0, df), 0.5 + level / 2)
+    return np.where(normal, _normal_quantile(level), quantile)
+
+
+def _normal_quantile(level: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(0.5 + level / 2))
+
+
+def _check_level(level: float) -> None:
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level={level!r} is no confidence level; give one between 0 and 1, such as 0.95")

@@ -1,0 +1,142 @@
+"""Variances of many small samples, each shrunk towards what its family has in common (Smyth 2004)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cmp.estimation.sums import FloatArray
+
+__all__ = ["ModeratedVariances", "moderate_variances"]
+
+#: Weight, in degrees of freedom, of the arithmetic mean where Smyth's fit cannot be trusted.
+LATTICE_PRIOR_DF = 4.0
+#: Share of variances equal to another, and fitted prior degrees of freedom, beyond which it is not trusted.
+MAX_TIED_SHARE = 0.25
+MIN_FITTED_DF = 5.0
+#: Relative difference up to which variances are the same but for rounding.
+_SAME = 1e-9
+
+
+class ModeratedVariances(NamedTuple):
+    """Variances after shrinkage, and the prior they were shrunk to."""
+
+    moderated: FloatArray
+    """Shape (M,), squared units; NaN where there is neither a variance nor a prior."""
+    prior_df: float
+    """Degrees of freedom the prior counts for; ``inf`` where the family shows one common variance."""
+    prior_variance: float
+
+
+def moderate_variances(
+    variances: npt.ArrayLike, df: npt.ArrayLike, *, prior: str = "smyth"
+) -> ModeratedVariances:
+    """Shrink sample variances to their family's common prior: (d0 s0^2 + d s^2) / (d0 + d).
+
+    Parameters
+    ----------
+    variances
+        Shape (M,), sample variances.
+    df
+        Shape (M,), their degrees of freedom; a variance on 0 of them says nothing and gets the prior's.
+    prior
+        ``"smyth"`` fits a scaled F to the log variances by its moments, as limma's ``fitFDist`` does.
+        ``"mean"`` is their arithmetic mean with weight 4. ``"auto"`` takes the first unless it fits badly;
+        see Notes.
+
+    Returns
+    -------
+    ModeratedVariances
+        ``(moderated, prior_df, prior_variance)``; with fewer than two usable variances ``prior_df`` is 0.
+
+    Raises
+    ------
+    ValueError
+        For negative or infinite variances, negative degrees of freedom or another ``prior``.
+
+    Notes
+    -----
+    Moments of logarithms need variances with a density that is not too skew. ``"auto"`` uses ``"mean"`` where
+    a quarter of the variances are tied (outcomes on a lattice), or where the fit finds fewer than 5 degrees
+    of freedom (zeros among them, or outcomes so skew that most variances lie far below their mean).
+
+    Mean coverage of 95 % intervals in 400 simulated logs a setting (20 to 100 memories, 4 to 8 exposures
+    each): normal, t(3) and rounded outcomes .95-.96 under both; ordinal .95-.96, against .91-.95 under
+    ``"smyth"``; half zeros .94-.96 against .89-.94; four in five zeros .96-.99 against .68-.88; lognormal
+    .97-.99 against .85-.90. ``"mean"`` is as safe, and a tenth wider for normal outcomes.
+
+    References
+    ----------
+    Smyth, G. K. (2004). Linear models and empirical Bayes methods for assessing differential expression.
+    Statistical Applications in Genetics and Molecular Biology 3(1), article 3, sections 4-6.
+
+    Examples
+    --------
+    >>> spread = moderate_variances([0.02, 0.9, 0.1, 2.6, 0.05, 0.3, 0.15, 1.5], [4, 4, 5, 5, 4, 5, 4, 5])
+    >>> round(spread.prior_df, 3), round(spread.prior_variance, 4)
+    (1.601, 0.1523)
+    """
+    s2, d = np.asarray(variances, dtype=np.float64), np.asarray(df, dtype=np.float64)
+    if s2.shape != d.shape:
+        raise ValueError(f"variances have shape {s2.shape} and df {d.shape}; give one df for each variance")
+    if (d < 0).any() or (s2 < 0).any() or np.isinf(s2).any():
+        raise ValueError("variances and degrees of freedom are finite and not negative")
+    if prior not in ("smyth", "mean", "auto"):
+        raise ValueError(f"prior={prior!r}; use 'smyth', 'mean' or 'auto'")
+    usable = (d > 0) & np.isfinite(s2)
+    if usable.sum() < 2:
+        return ModeratedVariances(np.where(usable, s2, np.nan), 0.0, math.nan)
+    order = np.lexsort((d[usable], s2[usable]))  # so that renaming memories changes no bit
+    d0, s02 = _prior(s2[usable][order], d[usable][order], prior)
+    if math.isinf(d0):
+        return ModeratedVariances(np.full(s2.shape, s02), d0, s02)
+    own = np.where(usable, s2, 0.0) * np.where(usable, d, 0.0)
+    return ModeratedVariances((d0 * s02 + own) / (d0 + np.where(usable, d, 0.0)), d0, s02)
+
+
+def _prior(s2: FloatArray, df: FloatArray, kind: str) -> tuple[float, float]:
+    """Return degrees of freedom and variance of the prior; ``s2`` ascends."""
+    mean = LATTICE_PRIOR_DF, float(s2.mean())
+    if kind == "mean" or not s2.max() > 0.0:
+        return mean
+    if kind == "auto":
+        tied = np.count_nonzero(np.diff(s2) <= _SAME * s2[1:])
+        if tied > MAX_TIED_SHARE * len(s2):
+            return mean
+    fitted = _fit_scaled_f(s2, df)
+    return mean if kind == "auto" and fitted[0] < MIN_FITTED_DF else fitted
+
+
+def _fit_scaled_f(s2: FloatArray, df: FloatArray) -> tuple[float, float]:
+    """Match moments of log s^2 to a scaled F; zeros are lifted to 1e-5 of the median, as limma does."""
+    from scipy.special import polygamma, psi
+
+    median = float(np.median(s2)) or float(s2.mean())
+    e = np.log(np.maximum(s2, 1e-5 * median)) - psi(df / 2) + np.log(df / 2)
+    centre = float(e.mean())
+    excess = float(e.var(ddof=1) - polygamma(1, df / 2).mean())
+    if excess <= 0.0:
+        return math.inf, math.exp(centre)
+    half = _inverse_trigamma(excess)
+    return 2.0 * half, math.exp(centre + float(psi(half)) - math.log(half))
+
+
+def _inverse_trigamma(x: float) -> float:
+    """Newton's iteration of Smyth (2004), appendix: monotone and quadratic from this start."""
+    from scipy.special import polygamma
+
+    if x > 1e7:
+        return 1.0 / math.sqrt(x)
+    if x < 1e-6:
+        return 1.0 / x
+    y = 0.5 + 1.0 / x
+    for _ in range(50):
+        trigamma = float(polygamma(1, y))
+        step = trigamma * (1.0 - trigamma / x) / float(polygamma(2, y))
+        y += step
+        if -step / y < 1e-10:
+            break
+    return y

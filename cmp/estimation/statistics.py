@@ -1,0 +1,329 @@
+"""Additive statistics per (memory, stratum) from a log's frames: written once, in narwhals.
+
+Everything here is a join or a group-by. Control arms are never enumerated: a memory's control sums are its
+block's totals less the rounds in which it was ranked or drawn. Outcomes are split into limbs first (see
+:mod:`cmp.estimation.sums`), so that those subtractions are exact and no engine or row order shows in the
+result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import polars as pl
+
+from cmp.errors import ConflictingOutcomeError
+from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies, describe_values
+from cmp.estimation.sums import FloatArray, IntArray, group_sums, limb_quanta
+
+__all__ = ["LogFrames", "LogStatistics", "settled_rounds", "statistics_of_log"]
+
+
+class LogFrames(Protocol):
+    """The five tables an analysis reads; an open log has them, and so may anything else."""
+
+    def rounds(self) -> pl.LazyFrame: ...
+
+    def exposures(self) -> pl.LazyFrame: ...
+
+    def outcomes(self) -> pl.LazyFrame: ...
+
+    def blocks(self) -> pl.LazyFrame: ...
+
+    def rosters(self) -> pl.LazyFrame: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    """What the table of utilities is made from; M rows of ``keys``, C cells."""
+
+    keys: pl.DataFrame
+    """``scope``, ``group`` (by query), ``memory_id``; sorted."""
+    cells: Cells
+    tallies: Tallies
+    outcomes: Outcomes
+    family: IntArray
+    """Shape (M,), one code a scope, or a scope and group."""
+    clustered: BoolArray
+    """Shape (M,), whether rounds of the family share an episode, hence an outcome."""
+    content_changed: BoolArray
+    """Shape (M,)."""
+
+
+#: What is summed over rounds: how many, how many with an outcome, and the limbs.
+_COUNTS = ("rounds", "known")
+
+#: Cells built at once: some hundred bytes each.
+_PORTION = 1_000_000
+
+
+def statistics_of_log(log: LogFrames, *, metric: str, by_query: bool) -> LogStatistics:
+    """Sum a log up to one row per memory and stratum (block, or block and query).
+
+    Raises
+    ------
+    ValueError
+        For a ``round_id`` that is not unique, a randomized round without a block, or (by query) one that has
+        neither a group nor a query hash.
+    ConflictingOutcomeError
+        Where the last revision of an outcome has two values.
+    """
+    strata = ["block_id", *(["group"] if by_query else [])]
+    rounds, sums = _with_limbs(settled_rounds(log, metric=metric, by_query=by_query), strata)
+    key = ["scope", *(["group"] if by_query else []), "memory_id"]
+    totals = rounds.group_by(strata).agg(*(nw.col(name).sum() for name in sums), nw.col("offset").max())
+    blocks = nw.from_native(log.blocks()).select("block_id", "scope", "length").collect()
+    totals = blocks.join(totals, on="block_id", how="inner" if by_query else "left")
+    rosters = (
+        nw.from_native(log.rosters()).select("block_id", "memory_id", "planned", "removed_row").collect()
+    )
+    events = _sums_of_events(_events(log, rounds, strata, sums), strata, sums)
+    parts = []
+    for cells in _portions(totals, rosters, strata):
+        whole = _totals_before_removal(cells, rounds, strata, sums)
+        parts.append(_condensed(whole.join(events, on=[*strata, "memory_id"], how="left"), key))
+    return _assemble(pl.concat(parts), key, sums, rounds.to_native(), _changed_content(log, rounds, key))
+
+
+def _portions(
+    totals: nw.DataFrame[Any], rosters: nw.DataFrame[Any], strata: Sequence[str]
+) -> Iterator[nw.DataFrame[Any]]:
+    """Yield the cells, every memory of a stratum's roster, some strata at a time.
+
+    By query, a block that many questions share has as many cells as questions times memories: most hold no
+    exposure, and are condensed before the next portion is built.
+    """
+    sizes = rosters.group_by("block_id").agg(nw.len().alias("size"))
+    totals = totals.join(sizes, on="block_id", how="inner").sort(*reversed(strata))
+    ends = np.cumsum(totals["size"].to_numpy()) // _PORTION
+    for rows in np.split(np.arange(len(totals)), np.flatnonzero(np.diff(ends)) + 1):
+        yield totals[rows.tolist()].drop("size").join(rosters, on="block_id", how="inner")
+
+
+def _sums_of_events(
+    events: nw.DataFrame[Any], strata: Sequence[str], sums: Sequence[str]
+) -> nw.DataFrame[Any]:
+    """Return sums per (stratum, memory) of the rounds in which it was drawn, and in which it was barred."""
+    both = [
+        nw.when(nw.col(kind)).then(nw.col(name)).otherwise(0.0).sum().alias(f"{kind}_{name}")
+        for kind in ("drawn", "barred")
+        for name in sums
+    ]
+    return events.group_by([*strata, "memory_id"]).agg(*both)
+
+
+def _condensed(cells: nw.DataFrame[Any], key: list[str]) -> pl.DataFrame:
+    """Add up, for each memory, the strata without an exposed outcome: they have counts and no contrast."""
+    native: pl.DataFrame = cells.to_native()
+    seen = pl.col("known").fill_null(0.0) - pl.col("barred_known").fill_null(0.0) > 0
+    native = native.with_columns(pl.when(seen).then(1.0).otherwise(0.0).alias("strata"))
+    idle = pl.col("drawn_known").fill_null(0.0) == 0
+    odds = [(pl.col("planned") <= 0).alias("never"), (pl.col("planned") >= pl.col("length")).alias("always")]
+    same = ("planned", "length", "offset", "block_id", "removed_row")
+    rest = (
+        native.filter(idle)
+        .group_by([*key, *odds])
+        .agg(
+            *(pl.col(name).min() for name in native.columns if name in same),
+            *(pl.col(name).sum() for name in native.columns if name not in (*same, *key)),
+        )
+    )
+    return pl.concat([native.filter(~idle), rest.select(native.columns)])
+
+
+def settled_rounds(log: LogFrames, *, metric: str, by_query: bool) -> nw.DataFrame[Any]:
+    """Return the randomized rounds with the last revision of their outcome (``y``, null where missing)."""
+    rounds = nw.from_native(log.rounds()).filter(nw.col("randomized"))
+    if by_query:
+        rounds = rounds.with_columns(nw.coalesce(nw.col("group"), nw.col("query_hash")).alias("group"))
+    chosen = ["round_id", "scope", "block_id", "block_row", "episode_id", *(["group"] if by_query else [])]
+    frame = rounds.select(chosen).join(_last_outcomes(log, metric), on="round_id", how="left").collect()
+    if (n := len(frame) - frame["round_id"].n_unique()) > 0:
+        twice = frame.filter(frame["round_id"].is_duplicated())["round_id"][0]
+        raise ValueError(
+            f"{n} round ids stand in the log twice ({twice!r}); a round is one row: see cmp.validate_log"
+        )
+    if frame["block_id"].null_count():
+        bare = frame.filter(frame["block_id"].is_null())["round_id"][0]
+        raise ValueError(f"randomized round {bare!r} names no block, so its propensities are unknown")
+    if by_query and frame["group"].null_count():
+        bare = frame.filter(frame["group"].is_null())["round_id"][0]
+        raise ValueError(
+            f"round {bare!r} has neither a group nor a query hash; pass group= to retrieve, or by='memory'"
+        )
+    return frame
+
+
+def _last_outcomes(log: LogFrames, metric: str) -> nw.LazyFrame[Any]:
+    outcomes = (
+        nw.from_native(log.outcomes())
+        .filter(nw.col("metric") == metric)
+        .select("round_id", "value", "revision")
+    )
+    last = outcomes.group_by("round_id").agg(nw.col("revision").max())
+    frame = (
+        outcomes.join(last, on=["round_id", "revision"], how="inner")
+        .group_by("round_id")
+        .agg(
+            nw.col("value").min().alias("y"),
+            nw.col("value").max().alias("also"),
+        )
+        .collect()
+    )
+    torn = frame.filter(nw.col("y") != nw.col("also"))
+    if len(torn):
+        raise ConflictingOutcomeError(
+            f"{len(torn)} rounds have two outcomes of one revision ({torn['round_id'][0]!r}: "
+            f"{torn['y'][0]} and {torn['also'][0]}); record the right one with correct=True"
+        )
+    if not frame["y"].cast(nw.Float64).is_finite().all():
+        raise ValueError("an outcome is NaN or infinite; a missing outcome has no row")
+    return frame.select("round_id", nw.col("y").cast(nw.Float64)).lazy()
+
+
+def _with_limbs(rounds: nw.DataFrame[Any], strata: Sequence[str]) -> tuple[nw.DataFrame[Any], list[str]]:
+    """Add counts, the stratum's offset (its least outcome: no row order in it), limbs of d and d squared."""
+    rounds = rounds.with_columns(
+        nw.lit(1.0).alias("rounds"),
+        (~nw.col("y").is_null()).cast(nw.Float64).alias("known"),
+        nw.col("y").min().over(*strata).fill_null(0.0).alias("offset"),
+    ).with_columns((nw.col("y") - nw.col("offset")).fill_null(0.0).alias("d"))
+    rounds = rounds.with_columns((nw.col("d") * nw.col("d")).alias("d2"))
+    sums = list(_COUNTS)
+    for name in ("d", "d2"):
+        rest = nw.col(name)
+        for place, quantum in enumerate(limb_quanta(float(rounds[name].max() or 0.0), len(rounds))):
+            limb = f"{name}_{place}"
+            rounds = rounds.with_columns(((rest / quantum).round() * quantum).alias(limb))
+            rest = rest - nw.col(limb)
+            sums.append(limb)
+    return rounds, sums
+
+
+def _events(
+    log: LogFrames, rounds: nw.DataFrame[Any], strata: Sequence[str], sums: Sequence[str]
+) -> nw.DataFrame[Any]:
+    """Return one row per (round, memory) that was drawn, or barred because it was ranked or withheld.
+
+    A memory that was ranked as well as drawn is barred. Rounds at or after a memory's removal are left out.
+    """
+    is_random = nw.col("arm") == "random"
+    events = (
+        nw.from_native(log.exposures())
+        .filter((is_random & nw.col("assigned")) | nw.col("arm").is_in(["ranked", "withheld"]))
+        .group_by("round_id", "memory_id")
+        .agg((~is_random).max().alias("barred"))
+        .collect()
+        .join(rounds.select("round_id", "block_row", *strata, *sums), on="round_id", how="inner")
+    )
+    removed = nw.from_native(log.rosters()).filter(~nw.col("removed_row").is_null()).collect()
+    if len(removed):
+        events = events.join(
+            removed.select("block_id", "memory_id", "removed_row"), on=["block_id", "memory_id"], how="left"
+        ).filter(nw.col("removed_row").is_null() | (nw.col("block_row") < nw.col("removed_row")))
+    return events.with_columns((~nw.col("barred")).alias("drawn"))
+
+
+def _totals_before_removal(
+    cells: nw.DataFrame[Any], rounds: nw.DataFrame[Any], strata: Sequence[str], sums: Sequence[str]
+) -> nw.DataFrame[Any]:
+    """Replace totals of removed memories by those of the rounds before: prefix sums, exact as limbs are."""
+    if cells["removed_row"].null_count() == len(cells):
+        return cells
+    prefix = rounds.select(
+        *strata,
+        (nw.col("block_row") + 1).alias("upto"),
+        *(
+            nw.col(name).cum_sum().over(*strata, order_by="block_row").alias(f"before_{name}")
+            for name in sums
+        ),
+    )
+    gone = ~nw.col("removed_row").is_null()
+    last = (
+        cells.filter(gone)
+        .select(*strata, "removed_row")
+        .unique()
+        .join(prefix, on=list(strata), how="inner")
+        .filter(nw.col("upto") <= nw.col("removed_row"))
+        .group_by(*strata, "removed_row")
+        .agg(nw.col("upto").max())
+        .join(prefix, on=[*strata, "upto"], how="inner")
+        .drop("upto")
+    )
+    found = cells.filter(gone).join(last, on=[*strata, "removed_row"], how="left")
+    found = found.with_columns(*(nw.col(f"before_{name}").fill_null(0.0).alias(name) for name in sums))
+    return nw.concat([cells.filter(~gone), found.select(cells.columns)])
+
+
+def _assemble(
+    cells: pl.DataFrame, key: list[str], sums: Sequence[str], rounds: pl.DataFrame, changed: pl.DataFrame
+) -> LogStatistics:
+    cells = cells.sort(*key, "block_id")
+    keys = cells.select(key).unique(maintain_order=True)
+    rows = cells.select(key).join(keys.with_row_index("row"), on=key, how="left", maintain_order="left")
+    memory = rows["row"].cast(pl.Int64).to_numpy()
+    everyone, drawn, barred = (_columns(cells, sums, prefix) for prefix in ("", "drawn_", "barred_"))
+    one = _columns(cells, ["offset", "strata"], "")
+    rest = {name: everyone[name] - drawn[name] - barred[name] for name in sums}
+    pi = (cells["planned"] / cells["length"]).to_numpy()
+    chance = (pi > 0.0) & (pi < 1.0)
+    certain = np.where(chance, 0.0, everyone["rounds"] - barred["rounds"])
+    tallies = (
+        group_sums(memory, values, len(keys)).astype(np.int64)
+        for values in (barred["rounds"], certain, np.where(pi >= 1.0, certain, 0.0))
+    )
+    families = keys.select(key[:-1])
+    return LogStatistics(
+        keys=keys,
+        cells=Cells.unweighted(
+            memory, one["offset"], pi, _arm(drawn), _arm(rest), strata=one["strata"]
+        ).select(chance),
+        tallies=Tallies(*tallies),
+        outcomes=describe_values(rounds["y"].drop_nulls().to_numpy()),
+        family=families.select(pl.struct(pl.all()).rle_id().cast(pl.Int64)).to_series().to_numpy(),
+        clustered=_is_in(families, _families_with_shared_outcomes(rounds, key[:-1]), key[:-1]),
+        content_changed=_is_in(keys, changed, key),
+    )
+
+
+def _columns(cells: pl.DataFrame, names: Sequence[str], prefix: str) -> dict[str, FloatArray]:
+    return {name: cells[prefix + name].fill_null(0.0).cast(pl.Float64).to_numpy() for name in names}
+
+
+def _arm(sums: dict[str, FloatArray]) -> Arm:
+    total, squares = (
+        np.sum([values for name, values in sums.items() if name.rsplit("_", 1)[0] == of], axis=0)
+        for of in ("d", "d2")
+    )
+    return Arm.unweighted(sums["known"], sums["rounds"] - sums["known"], total, squares)
+
+
+def _families_with_shared_outcomes(rounds: pl.DataFrame, family: list[str]) -> pl.DataFrame:
+    known = rounds.filter(pl.col("episode_id").is_not_null() & pl.col("y").is_not_null())
+    return known.group_by([*family, "episode_id"]).len().filter(pl.col("len") > 1).select(family).unique()
+
+
+def _is_in(frame: pl.DataFrame, members: pl.DataFrame, on: list[str]) -> BoolArray:
+    marked = members.with_columns(pl.lit(True).alias("found"))
+    found = frame.join(marked, on=on, how="left", maintain_order="left")["found"]
+    return found.fill_null(False).to_numpy()
+
+
+def _changed_content(log: LogFrames, rounds: nw.DataFrame[Any], key: list[str]) -> pl.DataFrame:
+    delivered = nw.from_native(log.exposures()).filter(
+        nw.col("delivered") & ~nw.col("content_hash").is_null()
+    )
+    versions = (
+        delivered.select("round_id", "memory_id", "content_hash")
+        .unique()
+        .collect()
+        .join(rounds.select("round_id", *key[:-1]), on="round_id", how="inner")
+        .group_by(key)
+        .agg(nw.col("content_hash").n_unique().alias("versions"))
+    )
+    native: pl.DataFrame = versions.filter(nw.col("versions") > 1).select(key).to_native()
+    return native

@@ -1,0 +1,122 @@
+"""Sums that do not depend on the order of their terms.
+
+Plain floating-point sums do: ``.1 + .2 + .3 != .3 + .2 + .1``, and two memories with equal outcomes would get
+utilities that differ in the last bit, hence different ranks. Here every term is split into *limbs*, integer
+multiples of a power of two so coarse that every partial sum of up to ``n_terms`` of them is representable.
+Any engine, any order, any grouping then gives the same bits, and differences of such sums are exact too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["group_sums", "limb_quanta", "limb_sums", "order_free_sums", "split_into_limbs"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+#: Bits kept below the largest term: 53 of a double, and as many again for what smaller terms hold.
+_KEPT_BITS = 80
+_SMALLEST_EXPONENT = -1000
+
+
+def limb_quanta(largest: float, n_terms: int) -> list[float]:
+    """Return the powers of two whose multiples the limbs are, coarsest first.
+
+    Parameters
+    ----------
+    largest
+        Upper bound of the terms' absolute values.
+    n_terms
+        Upper bound of the number of terms in any sum.
+
+    Examples
+    --------
+    >>> limb_quanta(1.0, 90)[0] == 2.0**-44
+    True
+    """
+    if not largest > 0.0:
+        return [1.0]
+    bits = 52 - max(1, math.ceil(math.log2(max(n_terms, 2))))
+    top = math.frexp(largest)[1]
+    exponents = range(top - bits, top - _KEPT_BITS - bits, -bits)
+    return [math.ldexp(1.0, exponent) for exponent in exponents if exponent > _SMALLEST_EXPONENT] or [
+        math.ldexp(1.0, _SMALLEST_EXPONENT)
+    ]
+
+
+def split_into_limbs(values: FloatArray, n_terms: int) -> list[FloatArray]:
+    """Split ``values`` into limbs that add up to it; trailing limbs that are all zero are left out.
+
+    Examples
+    --------
+    >>> limbs = split_into_limbs(np.array([0.1, 0.2, 0.3]), 3)
+    >>> bool((sum(limbs) == [0.1, 0.2, 0.3]).all())
+    True
+    """
+    largest = float(np.max(np.abs(values), initial=0.0))
+    limbs, rest = [], values
+    for quantum in limb_quanta(largest, n_terms):
+        limb = np.rint(rest / quantum) * quantum
+        limbs.append(limb)
+        rest = rest - limb
+        if not rest.any():
+            break
+    return limbs
+
+
+def limb_sums(groups: IntArray, limbs: list[FloatArray], rows: IntArray, n_groups: int) -> FloatArray:
+    """Sum limbs within groups, exactly.
+
+    Parameters
+    ----------
+    groups
+        Shape (E,), the group of each term, in ``0..n_groups - 1``.
+    limbs
+        What :func:`split_into_limbs` made of values of shape (T,).
+    rows
+        Shape (E,), which value each term is: in one group, each value at most once.
+    n_groups
+        Number of groups.
+
+    Returns
+    -------
+    Shape (L, n_groups), a row a limb. Differences of such arrays are exact too; add the rows up last.
+
+    Examples
+    --------
+    >>> limbs = split_into_limbs(np.array([0.1, 0.2, 0.3]), 3)
+    >>> there, back = np.array([0, 1, 2]), np.array([2, 1, 0])
+    >>> one = np.zeros(3, int)
+    >>> bool((limb_sums(one, limbs, there, 1) == limb_sums(one, limbs, back, 1)).all())
+    True
+    """
+    return np.stack([group_sums(groups, limb[rows], n_groups) for limb in limbs])
+
+
+def group_sums(groups: IntArray, values: npt.NDArray[Any], n_groups: int) -> FloatArray:
+    """Sum within groups as they come; an empty group has 0.
+
+    Examples
+    --------
+    >>> group_sums(np.array([0, 2, 0]), np.array([1.0, 2.0, 3.0]), 3)
+    array([4., 0., 2.])
+    """
+    sums: FloatArray = np.bincount(groups, weights=values, minlength=n_groups).astype(np.float64, copy=False)
+    return sums
+
+
+def order_free_sums(groups: IntArray, values: FloatArray, n_groups: int) -> FloatArray:
+    """Sum within groups in ascending order of the terms, so that the order they came in leaves no trace.
+
+    Examples
+    --------
+    >>> order_free_sums(np.zeros(3, int), np.array([0.3, 0.2, 0.1]), 1)[0] == 0.1 + 0.2 + 0.3
+    np.True_
+    """
+    order = np.lexsort((values, groups))
+    return group_sums(groups[order], values[order], n_groups)

@@ -1,0 +1,143 @@
+"""The table of utilities: what was asked for, and the answer, one row a memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from cmp.estimation.estimators import ESTIMATORS, WEIGHTS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["Analysis", "Utilities"]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What was asked for."""
+
+    estimator: str = "difference"
+    interval: str = "auto"
+    level: float = 0.95
+    weights: str = "precision"
+    adjust: str = "bh"
+    reference: str = "pool"
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("estimator", self.estimator, ESTIMATORS),
+            ("weights", self.weights, WEIGHTS),
+        ):
+            if value not in known:
+                raise ValueError(f"{name}={value!r}; use one of {', '.join(map(repr, known))}")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Utilities:
+    """One row a memory: what showing it does to the outcome, how sure that is, or why it is not known.
+
+    Attributes
+    ----------
+    frame
+        polars columns: ``scope``, ``group`` (by query only), ``memory_id``; ``n_exposed``, ``n_control``
+        (eligible rounds with an outcome); ``mean_exposed``, ``mean_control``, ``utility``, ``std_error``,
+        ``ci_low``, ``ci_high`` (outcome units); ``df``; ``p_value``, ``q_value``; ``state``, ``reason``;
+        ``reference`` (what the utility is relative to), ``interval`` (which one it is);
+        ``n_missing_exposed``, ``n_missing_control`` (eligible rounds without an outcome); ``n_certain``
+        (rounds with propensity 0 or 1); ``n_strata`` (with an eligible outcome), ``n_strata_empty`` (of
+        these, with an empty arm: they contribute nothing); ``content_changed``. What is not known is null,
+        never 0.
+    analysis
+        What was asked for.
+    metric
+        Name of the outcome.
+
+    Notes
+    -----
+    States: ``ESTIMATED``; ``UNDEREXPOSED`` (an arm below two rounds); ``NEVER_EXPOSED``; ``ALWAYS_RANKED``
+    (the ranker showed it in every round that might have been a control); ``NO_OUTCOMES``.
+
+    Examples
+    --------
+    >>> from cmp.estimation import estimate
+    >>> u = estimate([[1, 0], [0, 1], [1, 0], [0, 1], [0, 0]], [1, 0, 1, 0, 0])
+    >>> print(u.summary())
+    2 memories: 2 ESTIMATED
+    utility of 'reward' relative to the pool: difference estimator, 95% intervals (newcombe)
+    q < 0.05 (bh): 0 helpful, 0 harmful
+    """
+
+    frame: pl.DataFrame
+    analysis: Analysis
+    metric: str = "reward"
+
+    def __len__(self) -> int:
+        return self.frame.height
+
+    def __repr__(self) -> str:
+        return f"{self.summary()}\n{self.frame}"
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the frame as pandas has it (needs the extra ``[pandas]``)."""
+        from cmp.errors import MissingExtraError
+
+        try:
+            return self.frame.to_pandas()
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                f"{error.name} is not installed; pip install 'causal-memory-policy[pandas]'"
+            ) from error
+
+    def summary(self) -> str:
+        """Return a few lines: how many memories in which state, which interval, what stands out."""
+        states = Counter(self.frame["state"].to_list())
+        asked, alpha = self.analysis, 1 - self.analysis.level
+        kinds = ", ".join(self.frame["interval"].unique().sort()) or "none"
+        found = self.frame.filter(pl.col("q_value") < alpha)
+        helpful = found.filter(pl.col("utility") > 0).height
+        missing = self.frame.filter(pl.sum_horizontal("n_missing_exposed", "n_missing_control") > 0).height
+        changed = int(self.frame["content_changed"].sum())
+        lines = [
+            f"{len(self)} memories: " + ", ".join(f"{n} {state}" for state, n in states.most_common()),
+            f"utility of {self.metric!r} relative to the {asked.reference}: {asked.estimator} estimator, "
+            f"{asked.level:.0%} intervals ({kinds})",
+            f"q < {alpha:.2g} ({asked.adjust}): {helpful} helpful, {found.height - helpful} harmful",
+        ]
+        lines += [f"{missing} memories have eligible rounds without an outcome"] if missing else []
+        lines += [f"{changed} memories changed content under the same id"] if changed else []
+        return "\n".join(lines)
+
+    def plot(self, ax: Axes | None = None, *, top: int = 40) -> Axes:
+        """Draw utilities with their intervals, best first, at most ``top`` (needs the extra ``[plot]``)."""
+        from cmp.errors import MissingExtraError
+
+        try:
+            from matplotlib.figure import Figure
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                "matplotlib is not installed; pip install 'causal-memory-policy[plot]'"
+            ) from error
+        rows = (
+            self.frame.filter(pl.col("utility").is_not_null())
+            .sort("utility", "memory_id", descending=True)
+            .head(top)
+        )
+        axes: Axes = (
+            Figure(figsize=(6, 1 + 0.2 * max(rows.height, 1)), layout="constrained").subplots()
+            if ax is None
+            else ax
+        )
+        u, place = rows["utility"].to_numpy(), np.arange(rows.height)
+        low, high = (rows[name].fill_null(rows["utility"]).to_numpy() for name in ("ci_low", "ci_high"))
+        axes.errorbar(u, place, xerr=(u - low, high - u), fmt="o", markersize=3, linewidth=1, color="C0")
+        axes.axvline(0.0, color="0.6", linewidth=0.8)
+        axes.set_yticks(place, [str(name) for name in rows["memory_id"]], fontsize=7)
+        axes.invert_yaxis()
+        axes.set_xlabel(f"utility ({self.metric}, relative to {self.analysis.reference})")
+        return axes
