@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cmp.errors import PositivityError
-from cmp.estimation.cells import Arm, BoolArray, Cells, Tallies, describe_values
+from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies, describe_values, kurtosis_within
 from cmp.estimation.sums import FloatArray, IntArray, limb_sums, split_into_limbs
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate
@@ -121,11 +122,20 @@ def estimate(
         {"scope": ["*"] * n, "memory_id": np.arange(n)},
         cells,
         tallies,
-        outcomes=describe_values(y[~np.isnan(y)]),
+        outcomes=_describe(y, stratum),
         family=np.zeros(n, dtype=np.int64),
         analysis=analysis,
     )
     return Utilities(frame, analysis)
+
+
+def _describe(y: FloatArray, stratum: IntArray) -> Outcomes:
+    known = ~np.isnan(y)
+    found = describe_values(y[known])
+    if found.two_valued:
+        return found
+    kurtosis = kurtosis_within(y[known], stratum[known], np.zeros(int(known.sum()), dtype=np.int64))
+    return replace(found, kurtosis=float(kurtosis[0]))
 
 
 def _assignment(assigned: npt.ArrayLike) -> BoolArray:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from cmp.estimation.sums import FloatArray, IntArray
+from cmp.estimation.sums import FloatArray, IntArray, group_sums
 
-__all__ = ["Arm", "Cells", "Outcomes", "Tallies", "describe_values"]
+__all__ = ["Arm", "Cells", "Outcomes", "Tallies", "describe_values", "kurtosis_within"]
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -150,6 +150,8 @@ class Outcomes:
     high: float
     two_valued: bool
     """Two values, or a constant 0 or 1: these are proportions after mapping ``low, high`` to 0, 1."""
+    kurtosis: float | FloatArray = 3.0
+    """Fourth standardized moment about the stratum's mean: a number, or shape (M,), that of each memory's family."""
 
 
 def describe_values(values: FloatArray) -> Outcomes:
@@ -158,7 +160,7 @@ def describe_values(values: FloatArray) -> Outcomes:
     Examples
     --------
     >>> describe_values(np.zeros(5))
-    Outcomes(low=0.0, high=1.0, two_valued=True)
+    Outcomes(low=0.0, high=1.0, two_valued=True, kurtosis=3.0)
     >>> describe_values(np.full(5, 7.0)).two_valued
     False
     """
@@ -168,3 +170,29 @@ def describe_values(values: FloatArray) -> Outcomes:
     if low == high:
         return Outcomes(0.0, 1.0, True) if low in (0.0, 1.0) else Outcomes(low, high, False)
     return Outcomes(low, high, bool(((values == low) | (values == high)).all()))
+
+
+def kurtosis_within(y: FloatArray, stratum: IntArray, family: IntArray) -> FloatArray:
+    """Return the kurtosis of known outcomes about the mean of their stratum, one a family; 3 where they do not vary.
+
+    Parameters
+    ----------
+    y, stratum, family
+        Shape (T,): outcomes, codes of strata, codes of families (0 to F-1, unions of strata).
+
+    Examples
+    --------
+    >>> y = np.array([0.0, 0.0, 0.0, 1.0] * 10)
+    >>> kurtosis_within(y, np.zeros(40, dtype=int), np.zeros(40, dtype=int)).round(2).tolist()
+    [2.33]
+    """
+    if not y.size:
+        return np.full(1, 3.0)
+    sizes = np.bincount(stratum)
+    residual = y - (group_sums(stratum, y, len(sizes)) / np.maximum(sizes, 1))[stratum]
+    n = int(family.max()) + 1
+    second, fourth = (group_sums(family, residual**power, n) for power in (2, 4))
+    count = np.bincount(family, minlength=n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.where(second > _DUST * count * np.abs(y).max() ** 2, fourth * count / second**2, 3.0)
+    return np.array([float(f"{value:.9g}") for value in found])  # what the order of the sums left is cut off

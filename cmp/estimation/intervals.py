@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cmp.estimation.cells import BoolArray, Outcomes
 from cmp.estimation.estimators import Contrast
-from cmp.estimation.moderation import moderate_variances
+from cmp.estimation.moderation import MAX_KURTOSIS, moderate_variances, shrink_to_control
 from cmp.estimation.sums import FloatArray, IntArray
 
 __all__ = ["INTERVALS", "Interval", "NewcombeInterval", "confidence_limits", "newcombe_interval"]
@@ -141,7 +141,7 @@ def confidence_limits(
     if chosen == "newcombe":
         result = _newcombe(contrast, outcomes, level)
     else:
-        error, df = _standard_errors(contrast, chosen, family)
+        error, df = _standard_errors(contrast, chosen, family, outcomes.kurtosis)
         result = _symmetric(contrast.utility, error, df, level, chosen)
     return result if contrast.design_count.all() else _with_horvitz_thompson(contrast, result, level)
 
@@ -193,9 +193,11 @@ def _effective_sizes(contrast: Contrast) -> tuple[FloatArray, FloatArray]:
         )
 
 
-def _standard_errors(contrast: Contrast, method: str, family: IntArray) -> tuple[FloatArray, FloatArray]:
+def _standard_errors(
+    contrast: Contrast, method: str, family: IntArray, kurtosis: float | FloatArray
+) -> tuple[FloatArray, FloatArray]:
     error: Callable[..., tuple[FloatArray, FloatArray]] = {
-        "moderated": lambda: _moderated(contrast, family),
+        "moderated": lambda: _moderated(contrast, family, np.broadcast_to(kurtosis, family.shape)),
         "pooled": lambda: _pooled(contrast),
         "neyman": lambda: _unpooled(contrast, normal=True),
         "welch": lambda: _unpooled(contrast, normal=False),
@@ -206,7 +208,7 @@ def _standard_errors(contrast: Contrast, method: str, family: IntArray) -> tuple
     return np.sqrt(np.where((variance > 0) & (contrast.n1 > 0), variance, np.nan)), df
 
 
-def _moderated(contrast: Contrast, family: IntArray) -> tuple[FloatArray, FloatArray]:
+def _moderated(contrast: Contrast, family: IntArray, kurtosis: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Replicate form: an exposure's residual is from its stratum's control mean plus the utility."""
     cells, share2 = contrast.cells, contrast.share**2
     size1, size0 = cells.exposed.size, cells.control.size
@@ -216,7 +218,16 @@ def _moderated(contrast: Contrast, family: IntArray) -> tuple[FloatArray, FloatA
     df0 = np.maximum(contrast.sum_cells(np.maximum(size0 - 1.0, 0.0)), 0.0)
     variance1 = np.where(df1 > 0, squares1 / df1, np.nan)
     variance0 = np.where(df0 > 0, contrast.sum_cells(cells.control.within_squares) / df0, np.nan)
-    moderated1, total_df1 = _shrink_by_family(variance1, np.where(contrast.n1 > 1, df1, 0.0), family)
+    own_df1 = np.where(contrast.n1 > 1, df1, 0.0)
+    far_from_normal = kurtosis > MAX_KURTOSIS
+    moderated1, total_df1 = (
+        np.where(far_from_normal, to_control, to_family)
+        for to_control, to_family in zip(
+            shrink_to_control(variance1, own_df1, variance0, kurtosis),
+            _shrink_by_family(variance1, own_df1, family),
+            strict=True,
+        )
+    )
     part1 = moderated1 * contrast.sum_cells(share2 / size1)
     part0 = variance0 * contrast.sum_cells(share2 / size0)
     return part1 + part0, (part1 + part0) ** 2 / (part1**2 / total_df1 + part0**2 / df0)

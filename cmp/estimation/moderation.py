@@ -10,8 +10,12 @@ import numpy.typing as npt
 
 from cmp.estimation.sums import FloatArray
 
-__all__ = ["ModeratedVariances", "moderate_variances"]
+__all__ = ["MAX_KURTOSIS", "ModeratedVariances", "moderate_variances", "shrink_to_control"]
 
+#: Kurtosis of outcomes beyond which an arm's own variance is worth less than its rounds (see shrink_to_control).
+MAX_KURTOSIS = 10.0
+#: Weight, in degrees of freedom, of the control variance there.
+CONTROL_PRIOR_DF = 6.0
 #: Weight, in degrees of freedom, of the arithmetic mean where Smyth's fit cannot be trusted.
 LATTICE_PRIOR_DF = 4.0
 #: Share of variances equal to another, and fitted prior degrees of freedom, beyond which it is not trusted.
@@ -95,6 +99,42 @@ def moderate_variances(
         return ModeratedVariances(np.full(s2.shape, s02), d0, s02)
     own = np.where(usable, s2, 0.0) * np.where(usable, d, 0.0)
     return ModeratedVariances((d0 * s02 + own) / (d0 + np.where(usable, d, 0.0)), d0, s02)
+
+
+def shrink_to_control(
+    variances: FloatArray, df: FloatArray, control: FloatArray, kurtosis: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Shrink the exposed arm's variance to the control arm's, where outcomes are far from normal.
+
+    A variance of ``n`` values with kurtosis ``g`` is as uncertain as one of ``2 n / (g - 1)`` normal values. Where
+    success is rare, ninety exposures without one have variance 0, which says next to nothing: it counts for that
+    many degrees of freedom, against 6 of the control arm's, which hundreds of rounds have made sure.
+
+    Parameters
+    ----------
+    variances, df, control, kurtosis
+        Shape (M,): variances of the exposed arms (NaN where there is none), their degrees of freedom, variances of
+        the control arms, kurtosis of the outcomes about the mean of their stratum.
+
+    Returns
+    -------
+    moderated, df
+        Shape (M,) each.
+
+    Notes
+    -----
+    Mean coverage (worst memory) of 95 % intervals in 400 simulated logs a setting, with this and without: one key
+    memory in each of 30 strata of 60 memories .998 (.993) against .70 (.57); in 8 strata of 32 .997 (.985) against
+    .93 (.79); nine in ten zero .96-.98 (.92-.93) against .96-.99 (.86-.88); lognormal .96-.97 (.95) against .95-.99
+    (.93-.98); t(3) .96 (.94) either way.
+
+    References
+    ----------
+    Cramer, H. (1946). Mathematical Methods of Statistics, section 27.4 (the variance of a sample variance).
+    """
+    worth = df * 2.0 / (kurtosis - 1.0)
+    own = np.where(np.isfinite(variances), variances, 0.0) * worth
+    return (CONTROL_PRIOR_DF * control + own) / (CONTROL_PRIOR_DF + worth), CONTROL_PRIOR_DF + worth
 
 
 def _prior(s2: FloatArray, df: FloatArray, kind: str) -> tuple[float, float]:

@@ -9,7 +9,7 @@ result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import narwhals.stable.v2 as nw
@@ -17,7 +17,15 @@ import numpy as np
 import polars as pl
 
 from cmp.errors import ConflictingOutcomeError
-from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies, describe_values
+from cmp.estimation.cells import (
+    Arm,
+    BoolArray,
+    Cells,
+    Outcomes,
+    Tallies,
+    describe_values,
+    kurtosis_within,
+)
 from cmp.estimation.sums import FloatArray, IntArray, group_sums, limb_quanta
 
 __all__ = ["LogFrames", "LogStatistics", "settled_rounds", "statistics_of_log"]
@@ -283,11 +291,31 @@ def _assemble(
             memory, one["offset"], pi, _arm(drawn), _arm(rest), strata=one["strata"]
         ).select(chance),
         tallies=Tallies(*tallies),
-        outcomes=describe_values(rounds["y"].drop_nulls().to_numpy()),
+        outcomes=_describe(rounds, families, key[:-1]),
         family=families.select(pl.struct(pl.all()).rle_id().cast(pl.Int64)).to_series().to_numpy(),
         clustered=_is_in(families, _families_with_shared_outcomes(rounds, key[:-1]), key[:-1]),
         content_changed=_is_in(keys, changed, key),
     )
+
+
+def _describe(rounds: pl.DataFrame, families: pl.DataFrame, family: list[str]) -> Outcomes:
+    """Describe the outcomes, with the kurtosis of each memory's family; ``families`` has a row a memory."""
+    known = rounds.filter(pl.col("y").is_not_null())
+    found = describe_values(known["y"].to_numpy())
+    if found.two_valued or not known.height:
+        return found
+    strata = [name for name in ("block_id", "group") if name in known.columns]
+    codes = known.select(
+        pl.struct(strata).rank("dense").alias("stratum") - 1,
+        pl.struct(family).rank("dense").alias("family") - 1,
+    ).cast(pl.Int64)
+    of_family = kurtosis_within(
+        known["y"].to_numpy(), codes["stratum"].to_numpy(), codes["family"].to_numpy()
+    )
+    table = known.select(family).with_columns(codes["family"]).unique()
+    kurtosis = table.with_columns(pl.Series("kurtosis", of_family)[table["family"]])
+    joined = families.join(kurtosis.drop("family"), on=family, how="left", maintain_order="left")
+    return replace(found, kurtosis=joined["kurtosis"].fill_null(3.0).to_numpy())
 
 
 def _columns(cells: pl.DataFrame, names: Sequence[str], prefix: str) -> dict[str, FloatArray]:

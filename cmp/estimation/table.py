@@ -88,11 +88,13 @@ class Utilities:
         from cmp.errors import MissingExtraError
 
         try:
-            return self.frame.to_pandas()
-        except ModuleNotFoundError as error:
+            import pandas  # noqa: F401
+            import pyarrow  # noqa: F401
+        except ImportError as error:
             raise MissingExtraError(
                 f"{error.name} is not installed; pip install 'causal-memory-policy[pandas]'"
             ) from error
+        return self.frame.to_pandas()
 
     def summary(self) -> str:
         """Return a few lines: how many memories in which state, which interval, what stands out."""

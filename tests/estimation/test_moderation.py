@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmp.estimation import moderate_variances
+from cmp.design import balanced_table
+from cmp.estimation import estimate, moderate_variances
 from tests.estimation.golden import golden
 
 #: limma iterates its inverse trigamma to 1e-8.
@@ -98,3 +99,29 @@ def test_the_inverse_of_trigamma_inverts_it(x):
 
     # beyond 1e7 and below 1e-6 the asymptotes stand in, good to their own size
     assert float(polygamma(1, _inverse_trigamma(x))) == pytest.approx(x, rel=1e-3)
+
+
+def test_a_rare_success_over_many_strata_does_not_pass_for_certainty():
+    """One memory of each stratum decides its outcome. Without an exposure that met it, an arm's variance is 0.
+
+    Exact expectation: beside a memory that decides nothing, a decisive one is drawn with probability 1/(N-1), and
+    without it 2/(N-1), in the strata that have one. 60 logs x 56 memories; the bound is what a coverage of .95 with
+    logs as clusters falls below with probability below 1e-6.
+    """
+    rng, n, rounds, strata = np.random.default_rng(8), 60, 90, 12
+    decisive = np.where(np.arange(strata) % 3 < 2, np.arange(strata), -1)
+    useless = np.arange(strata, n)
+    truth = -0.7 * float((decisive >= 0).mean()) / (n - 1)
+    covered = []
+    for _ in range(60):
+        assigned = np.zeros((strata * rounds, n), dtype=bool)
+        outcomes = np.zeros(strata * rounds)
+        for s in range(strata):
+            table = balanced_table(n, rounds, 2, rng)
+            rows = np.arange(s * rounds, (s + 1) * rounds)
+            assigned[rows[:, None], table] = True
+            outcomes[rows] = 0.25 * (s % 2) + (assigned[rows, decisive[s]] * 0.7 if decisive[s] >= 0 else 0.0)
+        f = estimate(assigned, outcomes, strata=np.repeat(np.arange(strata), rounds)).frame[useless]
+        assert set(f["interval"]) == {"moderated"}
+        covered.append(((f["ci_low"] <= truth) & (truth <= f["ci_high"])).mean())
+    assert np.mean(covered) > 0.90
