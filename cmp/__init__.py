@@ -12,7 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cmp.design import balanced_table, joint_propensity
+    from cmp.design import (
+        balanced_table,
+        joint_propensity,
+    )
     from cmp.errors import (
         CmpError,
         ConflictingOutcomeError,
@@ -24,10 +27,12 @@ if TYPE_CHECKING:
         MissingExtraError,
         PositivityError,
         ScopeError,
+        UndecidableError,
         UnknownRoundError,
     )
     from cmp.estimation import (
         Utilities,
+        differential_missingness,
         estimate,
         missing_outcome_bounds,
         moderate_variances,
@@ -38,10 +43,38 @@ if TYPE_CHECKING:
         randomization_variance,
         utilities,
     )
-    from cmp.evaluation import Qrels, auc, auc_arrays, read_qrels, support
-    from cmp.log import open_log, validate_log
-    from cmp.protocols import EVERYTHING, AsyncMemoryBackend, Hit, MemoryBackend, Retriever, Scope
-    from cmp.serving import Context, Item, RandomizedRetriever, Task, run_rounds, wrap
+    from cmp.evaluation import (
+        Auc,
+        ExposureCost,
+        Qrels,
+        SupportReport,
+        auc,
+        auc_arrays,
+        exposure_cost,
+        forget,
+        read_qrels,
+        support,
+    )
+    from cmp.log import (
+        open_log,
+        validate_log,
+    )
+    from cmp.protocols import (
+        EVERYTHING,
+        AsyncMemoryBackend,
+        Hit,
+        MemoryBackend,
+        Retriever,
+        Scope,
+    )
+    from cmp.serving import (
+        Context,
+        Item,
+        RandomizedRetriever,
+        Task,
+        run_rounds,
+        wrap,
+    )
 
 __version__ = "0.1.0"
 
@@ -57,14 +90,36 @@ _HOMES = {
         "MissingExtraError",
         "PositivityError",
         "ScopeError",
+        "UndecidableError",
         "UnknownRoundError",
     ),
-    "cmp.protocols": ("EVERYTHING", "AsyncMemoryBackend", "Hit", "MemoryBackend", "Retriever", "Scope"),
-    "cmp.design": ("balanced_table", "joint_propensity"),
-    "cmp.log": ("open_log", "validate_log"),
-    "cmp.serving": ("Context", "Item", "RandomizedRetriever", "Task", "run_rounds", "wrap"),
+    "cmp.protocols": (
+        "EVERYTHING",
+        "AsyncMemoryBackend",
+        "Hit",
+        "MemoryBackend",
+        "Retriever",
+        "Scope",
+    ),
+    "cmp.design": (
+        "balanced_table",
+        "joint_propensity",
+    ),
+    "cmp.log": (
+        "open_log",
+        "validate_log",
+    ),
+    "cmp.serving": (
+        "Context",
+        "Item",
+        "RandomizedRetriever",
+        "Task",
+        "run_rounds",
+        "wrap",
+    ),
     "cmp.estimation": (
         "Utilities",
+        "differential_missingness",
         "estimate",
         "missing_outcome_bounds",
         "moderate_variances",
@@ -75,17 +130,30 @@ _HOMES = {
         "randomization_variance",
         "utilities",
     ),
-    "cmp.evaluation": ("Qrels", "auc", "auc_arrays", "read_qrels", "support"),
+    "cmp.evaluation": (
+        "Auc",
+        "ExposureCost",
+        "Qrels",
+        "SupportReport",
+        "auc",
+        "auc_arrays",
+        "exposure_cost",
+        "forget",
+        "read_qrels",
+        "support",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "EVERYTHING",
     "AsyncMemoryBackend",
+    "Auc",
     "CmpError",
     "ConflictingOutcomeError",
     "Context",
     "DatasetError",
+    "ExposureCost",
     "GranularityError",
     "Hit",
     "InvalidIdError",
@@ -100,13 +168,18 @@ __all__ = [
     "Retriever",
     "Scope",
     "ScopeError",
+    "SupportReport",
     "Task",
+    "UndecidableError",
     "UnknownRoundError",
     "Utilities",
     "auc",
     "auc_arrays",
     "balanced_table",
+    "differential_missingness",
     "estimate",
+    "exposure_cost",
+    "forget",
     "joint_propensity",
     "missing_outcome_bounds",
     "moderate_variances",

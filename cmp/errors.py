@@ -15,6 +15,7 @@ __all__ = [
     "MissingExtraError",
     "PositivityError",
     "ScopeError",
+    "UndecidableError",
     "UnknownRoundError",
 ]
 
@@ -33,6 +34,10 @@ class ScopeError(CmpError, ValueError):
 
 class PositivityError(CmpError, ValueError):
     """A propensity is no probability (NaN, negative, above one), or leaves no contrast to estimate."""
+
+
+class UndecidableError(CmpError, ValueError):
+    """A decision was asked of numbers that cannot carry it, such as the sign of a utility relative to the pool."""
 
 
 class ConflictingOutcomeError(CmpError, ValueError):

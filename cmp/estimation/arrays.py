@@ -297,5 +297,7 @@ def _weighted_cells(
         exposed=arms[0],
         control=arms[1],
         second_moment=moments,
+        centre=np.full(n_strata * n, np.nan),
+        scale=np.ones(n_strata * n),
         strata=np.ones(n_strata * n),
     )

@@ -88,6 +88,10 @@ class Cells:
     """Sum over both arms of (outcome / probability of its arm) squared, for Horvitz-Thompson; else NaN."""
     strata: FloatArray
     """How many strata the cell stands for: 1, unless it gathers those without an exposed outcome."""
+    centre: FloatArray
+    """The cell's estimate where it is not the difference of its arms' means; else NaN."""
+    scale: FloatArray
+    """What a difference of the arms' means counts for in the estimate; 1 where it is the estimate."""
 
     @classmethod
     def unweighted(
@@ -114,6 +118,8 @@ class Cells:
             control,
             np.asarray(second_moment),
             np.ones(len(memory)) if strata is None else strata,
+            np.full(len(memory), np.nan),
+            np.ones(len(memory)),
         )
 
     def select(self, rows: BoolArray) -> Cells:
@@ -127,6 +133,32 @@ class Cells:
             control=self.control.select(rows),
             second_moment=self.second_moment[rows],
             strata=self.strata[rows],
+            centre=self.centre[rows],
+            scale=self.scale[rows],
+        )
+
+    def joined(self, other: Cells) -> Cells:
+        """Return the cells of both."""
+
+        def both(one: FloatArray, two: FloatArray) -> FloatArray:
+            return np.concatenate([one, two])
+
+        arms = (
+            Arm(*(both(getattr(a, f.name), getattr(b, f.name)) for f in fields(Arm)))
+            for a, b in ((self.exposed, other.exposed), (self.control, other.control))
+        )
+        exposed, control = arms
+        return Cells(
+            memory=np.concatenate([self.memory, other.memory]),
+            offset=both(self.offset, other.offset),
+            propensity=both(self.propensity, other.propensity),
+            weighted=self.weighted or other.weighted,
+            exposed=exposed,
+            control=control,
+            second_moment=both(self.second_moment, other.second_moment),
+            strata=both(self.strata, other.strata),
+            centre=both(self.centre, other.centre),
+            scale=both(self.scale, other.scale),
         )
 
 

@@ -31,6 +31,10 @@ class Contrast:
     mean0: FloatArray
     """(C,) control mean less the cell's offset."""
     utility: FloatArray
+    gap: FloatArray
+    """Difference of the arms' means, which is the utility unless cells have a centre of their own."""
+    scale: FloatArray
+    """What the gap counts for in the utility; 1 unless cells say otherwise."""
     mean_exposed: FloatArray
     mean_control: FloatArray
     n1: FloatArray
@@ -91,7 +95,9 @@ def combine_strata(cells: Cells, n_memories: int, *, estimator: str, weights: st
         share=share,
         mean1=mean1,
         mean0=mean0,
-        utility=average(gap),
+        utility=average(np.where(np.isnan(used.centre), gap, used.centre)),
+        gap=average(gap),
+        scale=average(used.scale),
         mean_exposed=average(used.offset + mean1),
         mean_control=average(used.offset + mean0),
         n1=group_sums(used.memory, n1, n_memories),

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from cmp.estimation.statistics import LogFrames, statistics_of_log
+import polars as pl
+
+from cmp.design.cards import CARD_PREFIX
+from cmp.estimation.cards import against_cards
+from cmp.estimation.cells import Cells
+from cmp.estimation.multiplicity import q_values
+from cmp.estimation.settled import LogFrames
+from cmp.estimation.statistics import LogStatistics, statistics_of_log
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate
 
@@ -43,8 +50,9 @@ def utilities(
     level
         Confidence level.
     reference
-        What utilities are relative to: ``"pool"``, the other memories that might have had the slot. A useful
-        memory below their mean has a negative number.
+        What utilities are relative to: ``"pool"``, the other memories that might have had the slot (a useful
+        memory below their mean has a negative number), or ``"card"``, a blank: absolute, with additive utilities;
+        it needs ``reference_cards`` in the log and leaves rounds of withholding out.
     metric
         Name of the outcome.
     adjust
@@ -84,7 +92,7 @@ def utilities(
     ... )
     >>> exposures = rounds.select("round_id").with_columns(
     ...     memory_id=pl.Series(["a", "b", "a", "b"]), arm=pl.lit("random"), assigned=True,
-    ...     delivered=True, content_hash=pl.lit(None, pl.String),
+    ...     propensity=0.5, delivered=True, content_hash=pl.lit(None, pl.String),
     ... )
     >>> outcomes = rounds.select(
     ...     "round_id", metric=pl.lit("reward"), value=pl.Series([1.0, 0, 1, 0]), revision=0
@@ -101,7 +109,7 @@ def utilities(
     """
     for name, value, supported in (
         ("by", by, ("memory", "query")),
-        ("reference", reference, ("pool",)),
+        ("reference", reference, ("pool", "card")),
         ("engine", engine, ("polars",)),
     ):
         if value not in supported:
@@ -115,9 +123,10 @@ def utilities(
         reference=reference,
     )
     found = statistics_of_log(log, metric=metric, by_query=by == "query")
+    cells = _cells(found, reference)
     frame = tabulate(
         found.keys.to_dict(),
-        found.cells,
+        cells,
         found.tallies,
         outcomes=found.outcomes,
         family=found.family,
@@ -125,4 +134,21 @@ def utilities(
         clustered=found.clustered,
         content_changed=found.content_changed,
     )
-    return Utilities(frame, analysis, metric)
+    memories = frame.filter(~pl.col("memory_id").str.starts_with(CARD_PREFIX))
+    if memories.height < frame.height:  # cards are no hypotheses: they do not count in the family
+        memories = memories.with_columns(
+            pl.Series("q_value", q_values(memories["p_value"].to_numpy(), adjust), nan_to_null=True)
+        )
+    return Utilities(memories, analysis, metric)
+
+
+def _cells(found: LogStatistics, reference: str) -> Cells:
+    is_card = found.keys["memory_id"].str.starts_with(CARD_PREFIX).to_numpy()
+    if reference == "pool":
+        return found.cells.joined(found.withholding) if len(found.withholding.memory) else found.cells
+    if not is_card.any():
+        raise ValueError(
+            "this log has no reference cards, so utilities are relative to the pool: serve with "
+            "cmp.wrap(..., reference_cards='auto') first, or pass reference='pool'"
+        )
+    return against_cards(found, is_card)

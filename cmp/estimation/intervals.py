@@ -142,8 +142,25 @@ def confidence_limits(
         result = _newcombe(contrast, outcomes, level)
     else:
         error, df = _standard_errors(contrast, chosen, family, outcomes.kurtosis)
-        result = _symmetric(contrast.utility, error, df, level, chosen)
-    return result if contrast.design_count.all() else _with_horvitz_thompson(contrast, result, level)
+        result = _symmetric(contrast.gap, error, df, level, chosen)
+    if not contrast.design_count.all():
+        result = _with_horvitz_thompson(contrast, result, level)
+    return _centred(result, contrast)
+
+
+def _centred(interval: Interval, contrast: Contrast) -> Interval:
+    """Move an interval about the difference of the arms to the utility, where that is another number."""
+    low, high = (
+        contrast.utility + contrast.scale * (limit - contrast.gap) for limit in (interval.low, interval.high)
+    )
+    moved = ~((contrast.utility == contrast.gap) & (contrast.scale == 1.0))
+    return Interval(
+        np.where(moved, interval.std_error * contrast.scale, interval.std_error),
+        interval.df,
+        np.where(moved, low, interval.low),
+        np.where(moved, high, interval.high),
+        interval.method,
+    )
 
 
 def _newcombe(contrast: Contrast, outcomes: Outcomes, level: float) -> Interval:
@@ -288,7 +305,7 @@ def _with_horvitz_thompson(contrast: Contrast, interval: Interval, level: float)
     n = contrast.cells.exposed.n + contrast.cells.control.n
     variance = contrast.sum_cells(contrast.share**2 * contrast.cells.second_moment / n**2)
     error = np.sqrt(np.where((variance > 0) & (contrast.n1 > 1) & (contrast.n0 > 1), variance, np.nan))
-    own = _symmetric(contrast.utility, error, np.full(len(error), np.nan), level, "horvitz_thompson")
+    own = _symmetric(contrast.gap, error, np.full(len(error), np.nan), level, "horvitz_thompson")
     return Interval(
         np.where(rows, own.std_error, interval.std_error),
         np.where(rows, own.df, interval.df),

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
 import polars as pl
 
-from cmp.errors import ConflictingOutcomeError
 from cmp.estimation.cells import (
     Arm,
     BoolArray,
@@ -26,23 +25,10 @@ from cmp.estimation.cells import (
     describe_values,
     kurtosis_within,
 )
+from cmp.estimation.settled import LogFrames, settled_rounds
 from cmp.estimation.sums import FloatArray, IntArray, group_sums, limb_quanta
 
-__all__ = ["LogFrames", "LogStatistics", "settled_rounds", "statistics_of_log"]
-
-
-class LogFrames(Protocol):
-    """The five tables an analysis reads; an open log has them, and so may anything else."""
-
-    def rounds(self) -> pl.LazyFrame: ...
-
-    def exposures(self) -> pl.LazyFrame: ...
-
-    def outcomes(self) -> pl.LazyFrame: ...
-
-    def blocks(self) -> pl.LazyFrame: ...
-
-    def rosters(self) -> pl.LazyFrame: ...
+__all__ = ["LogStatistics", "statistics_of_log"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +46,12 @@ class LogStatistics:
     """Shape (M,), whether rounds of the family share an episode, hence an outcome."""
     content_changed: BoolArray
     """Shape (M,)."""
+    stratum: IntArray
+    """Shape (C,), a code of each cell's stratum."""
+    n_roster: FloatArray
+    """Shape (C,), memories and cards of the stratum's roster."""
+    withholding: Cells
+    """Rounds in which a ranked memory was kept against those in which it was withheld: strata of their own."""
 
 
 #: What is summed over rounds: how many, how many with an outcome, and the limbs.
@@ -86,6 +78,7 @@ def statistics_of_log(log: LogFrames, *, metric: str, by_query: bool) -> LogStat
     totals = rounds.group_by(strata).agg(*(nw.col(name).sum() for name in sums), nw.col("offset").max())
     blocks = nw.from_native(log.blocks()).select("block_id", "scope", "length").collect()
     totals = blocks.join(totals, on="block_id", how="inner" if by_query else "left")
+    withheld = _withholding(log, rounds, strata, sums)
     rosters = (
         nw.from_native(log.rosters()).select("block_id", "memory_id", "planned", "removed_row").collect()
     )
@@ -94,7 +87,9 @@ def statistics_of_log(log: LogFrames, *, metric: str, by_query: bool) -> LogStat
     for cells in _portions(totals, rosters, strata):
         whole = _totals_before_removal(cells, rounds, strata, sums)
         parts.append(_condensed(whole.join(events, on=[*strata, "memory_id"], how="left"), key))
-    return _assemble(pl.concat(parts), key, sums, rounds.to_native(), _changed_content(log, rounds, key))
+    kept = withheld.join(totals.select(*strata, "scope", "offset"), on=strata, how="inner").to_native()
+    changed = _changed_content(log, rounds, key)
+    return _assemble(pl.concat(parts), key, sums, rounds.to_native(), changed, kept)
 
 
 def _portions(
@@ -109,7 +104,7 @@ def _portions(
     totals = totals.join(sizes, on="block_id", how="inner").sort(*reversed(strata))
     ends = np.cumsum(totals["size"].to_numpy()) // _PORTION
     for rows in np.split(np.arange(len(totals)), np.flatnonzero(np.diff(ends)) + 1):
-        yield totals[rows.tolist()].drop("size").join(rosters, on="block_id", how="inner")
+        yield totals[rows.tolist()].join(rosters, on="block_id", how="inner")
 
 
 def _sums_of_events(
@@ -131,7 +126,7 @@ def _condensed(cells: nw.DataFrame[Any], key: list[str]) -> pl.DataFrame:
     native = native.with_columns(pl.when(seen).then(1.0).otherwise(0.0).alias("strata"))
     idle = pl.col("drawn_known").fill_null(0.0) == 0
     odds = [(pl.col("planned") <= 0).alias("never"), (pl.col("planned") >= pl.col("length")).alias("always")]
-    same = ("planned", "length", "offset", "block_id", "removed_row")
+    same = ("planned", "length", "offset", "block_id", "removed_row", "size")
     rest = (
         native.filter(idle)
         .group_by([*key, *odds])
@@ -141,56 +136,6 @@ def _condensed(cells: nw.DataFrame[Any], key: list[str]) -> pl.DataFrame:
         )
     )
     return pl.concat([native.filter(~idle), rest.select(native.columns)])
-
-
-def settled_rounds(log: LogFrames, *, metric: str, by_query: bool) -> nw.DataFrame[Any]:
-    """Return the randomized rounds with the last revision of their outcome (``y``, null where missing)."""
-    rounds = nw.from_native(log.rounds()).filter(nw.col("randomized"))
-    if by_query:
-        rounds = rounds.with_columns(nw.coalesce(nw.col("group"), nw.col("query_hash")).alias("group"))
-    chosen = ["round_id", "scope", "block_id", "block_row", "episode_id", *(["group"] if by_query else [])]
-    frame = rounds.select(chosen).join(_last_outcomes(log, metric), on="round_id", how="left").collect()
-    if (n := len(frame) - frame["round_id"].n_unique()) > 0:
-        twice = frame.filter(frame["round_id"].is_duplicated())["round_id"][0]
-        raise ValueError(
-            f"{n} round ids stand in the log twice ({twice!r}); a round is one row: see cmp.validate_log"
-        )
-    if frame["block_id"].null_count():
-        bare = frame.filter(frame["block_id"].is_null())["round_id"][0]
-        raise ValueError(f"randomized round {bare!r} names no block, so its propensities are unknown")
-    if by_query and frame["group"].null_count():
-        bare = frame.filter(frame["group"].is_null())["round_id"][0]
-        raise ValueError(
-            f"round {bare!r} has neither a group nor a query hash; pass group= to retrieve, or by='memory'"
-        )
-    return frame
-
-
-def _last_outcomes(log: LogFrames, metric: str) -> nw.LazyFrame[Any]:
-    outcomes = (
-        nw.from_native(log.outcomes())
-        .filter(nw.col("metric") == metric)
-        .select("round_id", "value", "revision")
-    )
-    last = outcomes.group_by("round_id").agg(nw.col("revision").max())
-    frame = (
-        outcomes.join(last, on=["round_id", "revision"], how="inner")
-        .group_by("round_id")
-        .agg(
-            nw.col("value").min().alias("y"),
-            nw.col("value").max().alias("also"),
-        )
-        .collect()
-    )
-    torn = frame.filter(nw.col("y") != nw.col("also"))
-    if len(torn):
-        raise ConflictingOutcomeError(
-            f"{len(torn)} rounds have two outcomes of one revision ({torn['round_id'][0]!r}: "
-            f"{torn['y'][0]} and {torn['also'][0]}); record the right one with correct=True"
-        )
-    if not frame["y"].cast(nw.Float64).is_finite().all():
-        raise ValueError("an outcome is NaN or infinite; a missing outcome has no row")
-    return frame.select("round_id", nw.col("y").cast(nw.Float64)).lazy()
 
 
 def _with_limbs(rounds: nw.DataFrame[Any], strata: Sequence[str]) -> tuple[nw.DataFrame[Any], list[str]]:
@@ -219,12 +164,12 @@ def _events(
 
     A memory that was ranked as well as drawn is barred. Rounds at or after a memory's removal are left out.
     """
-    is_random = nw.col("arm") == "random"
+    is_random, is_card = nw.col("arm") == "random", nw.col("arm") == "card"
     events = (
         nw.from_native(log.exposures())
-        .filter((is_random & nw.col("assigned")) | nw.col("arm").is_in(["ranked", "withheld"]))
+        .filter(((is_random | is_card) & nw.col("assigned")) | nw.col("arm").is_in(["ranked", "withheld"]))
         .group_by("round_id", "memory_id")
-        .agg((~is_random).max().alias("barred"))
+        .agg((~is_random & ~is_card).max().alias("barred"))
         .collect()
         .join(rounds.select("round_id", "block_row", *strata, *sums), on="round_id", how="inner")
     )
@@ -234,6 +179,36 @@ def _events(
             removed.select("block_id", "memory_id", "removed_row"), on=["block_id", "memory_id"], how="left"
         ).filter(nw.col("removed_row").is_null() | (nw.col("block_row") < nw.col("removed_row")))
     return events.with_columns((~nw.col("barred")).alias("drawn"))
+
+
+def _withholding(
+    log: LogFrames, rounds: nw.DataFrame[Any], strata: Sequence[str], sums: Sequence[str]
+) -> nw.DataFrame[Any]:
+    """Return sums per (stratum, memory, probability of being kept) of the rounds that kept and withheld it."""
+    withheld = nw.col("arm") == "withheld"
+    kept = (nw.col("arm") == "ranked") & ~nw.col("assigned")
+    by_chance = (nw.col("propensity") > 0.0) & (nw.col("propensity") < 1.0)
+    rows = (
+        nw.from_native(log.exposures())
+        .filter((withheld | kept) & by_chance)
+        .with_columns(
+            nw.when(withheld).then(1.0 - nw.col("propensity")).otherwise(nw.col("propensity")).alias("kept"),
+            withheld.alias("away"),
+        )
+        .select("round_id", "memory_id", "kept", "away")
+        .collect()
+        .join(rounds.select("round_id", *strata, *sums), on="round_id", how="inner")
+    )
+    arms = [
+        nw.when(nw.col("away") if away else ~nw.col("away"))
+        .then(nw.col(name))
+        .otherwise(0.0)
+        .sum()
+        .alias(f"{prefix}_{name}")
+        for prefix, away in (("drawn", False), ("rest", True))
+        for name in sums
+    ]
+    return rows.group_by([*strata, "memory_id", "kept"]).agg(*arms)
 
 
 def _totals_before_removal(
@@ -268,7 +243,12 @@ def _totals_before_removal(
 
 
 def _assemble(
-    cells: pl.DataFrame, key: list[str], sums: Sequence[str], rounds: pl.DataFrame, changed: pl.DataFrame
+    cells: pl.DataFrame,
+    key: list[str],
+    sums: Sequence[str],
+    rounds: pl.DataFrame,
+    changed: pl.DataFrame,
+    kept: pl.DataFrame,
 ) -> LogStatistics:
     cells = cells.sort(*key, "block_id")
     keys = cells.select(key).unique(maintain_order=True)
@@ -295,6 +275,25 @@ def _assemble(
         family=families.select(pl.struct(pl.all()).rle_id().cast(pl.Int64)).to_series().to_numpy(),
         clustered=_is_in(families, _families_with_shared_outcomes(rounds, key[:-1]), key[:-1]),
         content_changed=_is_in(keys, changed, key),
+        stratum=cells.filter(chance)
+        .select(pl.struct([name for name in ("block_id", "group") if name in cells.columns]).rank("dense"))
+        .to_series()
+        .cast(pl.Int64)
+        .to_numpy(),
+        n_roster=cells.filter(chance)["size"].cast(pl.Float64).to_numpy(),
+        withholding=_withholding_cells(kept, keys, key, sums),
+    )
+
+
+def _withholding_cells(kept: pl.DataFrame, keys: pl.DataFrame, key: list[str], sums: Sequence[str]) -> Cells:
+    """Return cells whose exposed arm is the rounds that kept a ranked memory, and whose control arm withheld it."""
+    placed = kept.join(keys.with_row_index("row"), on=key, how="inner").sort("row", "block_id", "kept")
+    return Cells.unweighted(
+        placed["row"].cast(pl.Int64).to_numpy(),
+        _columns(placed, ["offset"], "")["offset"],
+        placed["kept"].to_numpy(),
+        _arm(_columns(placed, sums, "drawn_")),
+        _arm(_columns(placed, sums, "rest_")),
     )
 
 

@@ -2,7 +2,79 @@
 
 from __future__ import annotations
 
-__all__ = ["critical_z"]
+import numpy as np
+import polars as pl
+
+from cmp.errors import UndecidableError
+from cmp.estimation import Utilities
+
+__all__ = ["critical_z", "forget"]
+
+#: What every decision says, because the method cannot say more.
+LIMIT = "a utility for these queries is a measurement, not a retention policy"
+
+
+def forget(u: Utilities, irreversibility: float = 10.0) -> pl.DataFrame:
+    """Say which memories cost less to forget than to keep, and why; nothing is deleted.
+
+    Parameters
+    ----------
+    u
+        Utilities with ``reference="card"``: relative to the pool, a useful memory below the pool's mean has a negative
+        number, and no sign may be acted on.
+    irreversibility
+        How much worse it is to forget what helps than to keep what harms; at least 1.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``scope, [group], memory_id, utility, std_error, z, critical_z, decision, reason``; ``decision`` is ``"forget"``
+        or ``"keep"``. What is not known is kept.
+
+    Raises
+    ------
+    UndecidableError
+        Where the utilities are relative to the pool.
+    ValueError
+        For an ``irreversibility`` below 1.
+
+    Examples
+    --------
+    >>> from cmp.estimation import Analysis
+    >>> table = pl.DataFrame({
+    ...     "memory_id": ["a", "b", "c"], "utility": [-0.3, -0.1, None], "std_error": [0.1, 0.2, None],
+    ...     "state": ["ESTIMATED", "ESTIMATED", "NEVER_EXPOSED"],
+    ... })
+    >>> forget(Utilities(table, Analysis(reference="card")))["decision"].to_list()
+    ['forget', 'keep', 'keep']
+    """
+    if u.analysis.reference != "card":
+        raise UndecidableError(
+            f"these utilities are relative to the {u.analysis.reference}, where the sign of a memory's number depends "
+            'on the other memories; serve with reference_cards="auto" and pass cmp.utilities(log, reference="card")'
+        )
+    limit = critical_z(irreversibility)
+    z = (u.frame["utility"] / u.frame["std_error"]).to_numpy()
+    known = np.isfinite(z) & (u.frame["state"] == "ESTIMATED").to_numpy()
+    dropped = known & (z < limit)
+    reasons = [
+        _reason(state, value, is_known, limit)
+        for state, value, is_known in zip(u.frame["state"], z, known, strict=True)
+    ]
+    keys = [name for name in ("scope", "group", "memory_id") if name in u.frame.columns]
+    return u.frame.select(*keys, "utility", "std_error").with_columns(
+        pl.Series("z", np.where(known, z, np.nan), nan_to_null=True),
+        pl.lit(limit).alias("critical_z"),
+        pl.Series("decision", np.where(dropped, "forget", "keep")),
+        pl.Series("reason", reasons),
+    )
+
+
+def _reason(state: str, z: float, known: bool, limit: float) -> str:
+    if not known:
+        return f"{state}: what is not known is kept"
+    side = "below" if z < limit else "not below"
+    return f"z = {z:.2f} is {side} {limit:.2f}; {LIMIT}"
 
 
 def critical_z(irreversibility: float) -> float:

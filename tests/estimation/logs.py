@@ -16,7 +16,7 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "exposures": {
         "round_id": pl.String, "memory_id": pl.String, "arm": pl.String, "assigned": pl.Boolean,
-        "delivered": pl.Boolean, "content_hash": pl.String,
+        "propensity": pl.Float64, "delivered": pl.Boolean, "content_hash": pl.String,
     },
     "outcomes": {"round_id": pl.String, "metric": pl.String, "value": pl.Float64, "revision": pl.Int64},
     "blocks": {"block_id": pl.String, "scope": pl.String, "length": pl.Int64},

@@ -258,7 +258,7 @@ def test_rounds_of_one_episode_get_no_interval_for_independent_rounds():
 
 @pytest.mark.parametrize(
     "option",
-    [{"by": "scope"}, {"reference": "card"}, {"engine": "spark"}, {"estimator": "x"}, {"adjust": "x"}],
+    [{"by": "scope"}, {"reference": "x"}, {"engine": "spark"}, {"estimator": "x"}, {"adjust": "x"}],
 )
 def test_what_is_not_supported_is_refused_with_what_is(option):
     with pytest.raises(ValueError, match="use "):

@@ -1,0 +1,76 @@
+"""The rounds of a log with what came of them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import narwhals.stable.v2 as nw
+import polars as pl
+
+from cmp.errors import ConflictingOutcomeError
+
+__all__ = ["LogFrames", "settled_rounds"]
+
+
+class LogFrames(Protocol):
+    """The five tables an analysis reads; an open log has them, and so may anything else."""
+
+    def rounds(self) -> pl.LazyFrame: ...
+
+    def exposures(self) -> pl.LazyFrame: ...
+
+    def outcomes(self) -> pl.LazyFrame: ...
+
+    def blocks(self) -> pl.LazyFrame: ...
+
+    def rosters(self) -> pl.LazyFrame: ...
+
+
+def settled_rounds(log: LogFrames, *, metric: str, by_query: bool) -> nw.DataFrame[Any]:
+    """Return the randomized rounds with the last revision of their outcome (``y``, null where missing)."""
+    rounds = nw.from_native(log.rounds()).filter(nw.col("randomized"))
+    if by_query:
+        rounds = rounds.with_columns(nw.coalesce(nw.col("group"), nw.col("query_hash")).alias("group"))
+    chosen = ["round_id", "scope", "block_id", "block_row", "episode_id", *(["group"] if by_query else [])]
+    frame = rounds.select(chosen).join(_last_outcomes(log, metric), on="round_id", how="left").collect()
+    if (n := len(frame) - frame["round_id"].n_unique()) > 0:
+        twice = frame.filter(frame["round_id"].is_duplicated())["round_id"][0]
+        raise ValueError(
+            f"{n} round ids stand in the log twice ({twice!r}); a round is one row: see cmp.validate_log"
+        )
+    if frame["block_id"].null_count():
+        bare = frame.filter(frame["block_id"].is_null())["round_id"][0]
+        raise ValueError(f"randomized round {bare!r} names no block, so its propensities are unknown")
+    if by_query and frame["group"].null_count():
+        bare = frame.filter(frame["group"].is_null())["round_id"][0]
+        raise ValueError(
+            f"round {bare!r} has neither a group nor a query hash; pass group= to retrieve, or by='memory'"
+        )
+    return frame
+
+
+def _last_outcomes(log: LogFrames, metric: str) -> nw.LazyFrame[Any]:
+    outcomes = (
+        nw.from_native(log.outcomes())
+        .filter(nw.col("metric") == metric)
+        .select("round_id", "value", "revision")
+    )
+    last = outcomes.group_by("round_id").agg(nw.col("revision").max())
+    frame = (
+        outcomes.join(last, on=["round_id", "revision"], how="inner")
+        .group_by("round_id")
+        .agg(
+            nw.col("value").min().alias("y"),
+            nw.col("value").max().alias("also"),
+        )
+        .collect()
+    )
+    torn = frame.filter(nw.col("y") != nw.col("also"))
+    if len(torn):
+        raise ConflictingOutcomeError(
+            f"{len(torn)} rounds have two outcomes of one revision ({torn['round_id'][0]!r}: "
+            f"{torn['y'][0]} and {torn['also'][0]}); record the right one with correct=True"
+        )
+    if not frame["y"].cast(nw.Float64).is_finite().all():
+        raise ValueError("an outcome is NaN or infinite; a missing outcome has no row")
+    return frame.select("round_id", nw.col("y").cast(nw.Float64)).lazy()
