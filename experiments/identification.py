@@ -182,14 +182,20 @@ def _memory_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield AUCs within pool: a memory is key where any question of the pool needs it."""
     labels = read_qrels(setting.cut.qrels)
-    for scorer, table in few.items():
-        yield _row("per memory", "all", scorer, setting.rounds, auc(table, labels))
-    every = QUESTIONS_PER_POOL * setting.rounds
-    scorers = {RANDOMIZED: study.by_memory.frame.select("scope", "memory_id", "utility")}
+    shown = pl.concat([_shown(setting.backend, task) for task in setting.tasks]).select("scope", "memory_id")
+    every = {RANDOMIZED: study.by_memory.frame.select("scope", "memory_id", "utility")}
     for title, table in stores.items():
-        scorers[title] = table.group_by("scope", "memory_id").agg(pl.col("utility").mean())
-    for scorer, table in scorers.items():
-        yield _row("per memory, all rounds of its questions", "all", scorer, every, auc(table, labels))
+        every[title] = table.group_by("scope", "memory_id").agg(pl.col("utility").mean())
+    for target, rounds, scorers in (
+        ("per memory", setting.rounds, few),
+        ("per memory, all rounds of its questions", QUESTIONS_PER_POOL * setting.rounds, every),
+    ):
+        for memories in ("all", "never shown"):
+            for scorer, table in scorers.items():
+                kept = (
+                    table if memories == "all" else table.join(shown, on=["scope", "memory_id"], how="anti")
+                )
+                yield _row(target, memories, scorer, rounds, auc(kept, labels))
 
 
 def _per_memory(setting: Setting, log: Path) -> dict[str, pl.DataFrame]:
@@ -299,7 +305,13 @@ answer support (the share of the gold answer's words in the context; it reads th
 * *per question*: within question. *per memory*: within pool; a memory is key where a question of the pool needs it.
 * *estimated*: memories for which randomized slots give an estimate. The others were ranked in every round of the
   question: slots alone cannot say what they do (withholding could), and a ranker's score favours them.
-* *never shown*: of these, the ones outside the ranker's top {SLOTS} for the question.
+* *never shown*: of these, the ones outside the ranker's top {SLOTS} for the question (*per memory*: for every question of
+  the pool).
+* With 50 % of a pool away, the top {SLOTS} of what is left reaches some {2 * SLOTS} deep: such a store randomization shows
+  what the ranker would not, and is a randomization of what is retrieved, at the price of serving half a store. With
+  10 % away, as in a store one would dare to serve, it says next to nothing of a memory that is never shown.
+* *per memory*, {ROUNDS} rounds are shared by {QUESTIONS_PER_POOL} questions with levels of their own: five or six exposures of
+  a memory, of which one may meet the question that needs it.
 * Intervals are clustered by question (*per question*) or by pool (*per memory*).
 * Store deletions that left the context as it was: {same} (paper: {percent(PUBLISHED_UNCHANGED)}).
 * The paper's figures are of other data and of a large model's answers, beside ours for the phenomenon, not as a target.
