@@ -18,6 +18,7 @@ from cmp.errors import CmpError
 if TYPE_CHECKING:
     import polars as pl
 
+    from cmp.evaluation import SupportReport
     from cmp.retrievers import Fused, ScoringBackend
 
 __all__ = ["app", "main"]
@@ -31,7 +32,7 @@ app = typer.Typer(
 )
 
 LogPath = Annotated[
-    Path,
+    str,
     typer.Argument(help="A SQLite log, or a directory that `cmpolicy export` wrote.", show_default=False),
 ]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to write the result.")]
@@ -89,6 +90,10 @@ def estimate(
     interval: Annotated[
         Literal["auto", "newcombe", "moderated", "pooled", "neyman", "welch"], typer.Option(help="Interval.")
     ] = "auto",
+    reference: Annotated[
+        Literal["pool", "card"],
+        typer.Option(help="Relative to the pool, or absolute against reference cards."),
+    ] = "pool",
     adjust: Annotated[Literal["bh", "by", "holm"], typer.Option(help="How q-values are made.")] = "bh",
     level: LevelOption = 0.95,
     output_format: FormatOption = Format.table,
@@ -106,6 +111,7 @@ def estimate(
         metric=metric,
         estimator=estimator,
         interval=interval,
+        reference=reference,
         adjust=adjust,
         level=level,
     )
@@ -193,19 +199,26 @@ def auc(
 
 @app.command()
 def support(
-    log: Annotated[Path | None, typer.Argument(help="A log; or give --data.", show_default=False)] = None,
-    qrels: Annotated[Path | None, typer.Option(help="Key-memory labels, for a log.")] = None,
+    log: Annotated[str | None, typer.Argument(help="A log; or give --data.", show_default=False)] = None,
+    qrels: Annotated[
+        Path | None, typer.Option(help="Key-memory labels, for a log.", show_default=False)
+    ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="A directory or file of LoCoMo, to report on a retriever over it.")
+        Path | None,
+        typer.Option(
+            help="LoCoMo, a file or its directory, to report on a retriever over it.", show_default=False
+        ),
     ] = None,
     retriever: Annotated[
-        Literal["bm25", "dense", "fused"], typer.Option(help="Which retriever, with --data.")
-    ] = "bm25",
+        Literal["bm25", "dense", "fused"] | None, typer.Option(help="With --data; bm25 by default.")
+    ] = None,
     memories: Annotated[
-        Literal["turns", "turns_with_captions", "observations"],
-        typer.Option(help="What a memory is, with --data."),
-    ] = "turns_with_captions",
-    cutoff: Annotated[int, typer.Option(help="Results that count as retrieved, with --data.", min=1)] = 6,
+        Literal["turns", "turns_with_captions", "observations"] | None,
+        typer.Option(help="What a memory is, with --data; turns_with_captions by default."),
+    ] = None,
+    cutoff: Annotated[
+        int | None, typer.Option(help="Results that count as retrieved, with --data; 6 by default.", min=1)
+    ] = None,
     output_format: FormatOption = Format.table,
     output: OutputOption = None,
 ) -> None:
@@ -216,23 +229,45 @@ def support(
 
     if (log is None) == (data is None):
         raise typer.BadParameter("give either a log, or --data")
+    strays = (
+        {"--qrels": qrels}
+        if log is None
+        else {"--retriever": retriever, "--memories": memories, "--cutoff": cutoff}
+    )
+    for name, value in strays.items():
+        if value is not None:
+            raise typer.BadParameter(f"{name} does not go with {'--data' if log is None else 'a log'}")
     if log is not None:
         found = report(open_log(log), qrels=None if qrels is None else read_qrels(qrels))
     else:
-        from cmp.datasets import load_locomo
-
-        benchmark = load_locomo(data, memories=memories).select(answerable=True)
-        backend = _retriever(retriever, benchmark.memories)
-        from cmp.serving.offline import progress_bar
-
-        with progress_bar("queries", benchmark.questions.height, True) as advance:
-            found = report(
-                backend, benchmark.questions, benchmark.qrels, cutoff=cutoff, advance=lambda _: advance()
-            )
-    if output_format is Format.table and output is None:
-        console().print(escape(found.summary()))
-    else:
+        found = _support_on_locomo(data, retriever or "bm25", memories or "turns_with_captions", cutoff or 6)
+    if output_format is not Format.table:
         emit(found.overview, output_format, output, "support")
+    elif output is not None:
+        output.write_text(found.summary() + "\n", "utf-8")
+    else:
+        console().print(escape(found.summary()), soft_wrap=True)
+
+
+def _support_on_locomo(
+    data: Path | None,
+    retriever: str,
+    memories: Literal["turns", "turns_with_captions", "observations"],
+    cutoff: int,
+) -> SupportReport:
+    from cmp.datasets import load_locomo
+    from cmp.evaluation import support as report
+    from cmp.serving.offline import progress_bar
+
+    benchmark = load_locomo(data, memories=memories).select(answerable=True)
+    with progress_bar("queries", benchmark.questions.height, True) as advance:
+        return report(
+            _retriever(retriever, benchmark.memories),
+            benchmark.questions,
+            benchmark.qrels,
+            cutoff=cutoff,
+            advance=lambda _: advance(),
+        )
 
 
 @app.command()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 __all__ = ["Format", "console", "emit", "errors", "show"]
+
+#: Columns of text are at least this wide before a table grows beyond the terminal.
+FOLDED = 12
 
 
 class Format(StrEnum):
@@ -26,8 +29,8 @@ class Format(StrEnum):
 
 
 def console() -> Console:
-    """Return the console of results. Off a terminal it does not wrap at 80 columns."""
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160)
+    """Return the console of results."""
+    return Console(highlight=False)
 
 
 def errors() -> Console:
@@ -38,12 +41,11 @@ def errors() -> Console:
 def emit(frame: pl.DataFrame, output_format: Format, output: Path | None, title: str) -> None:
     """Write a frame in a format, to a file or to standard output."""
     if output_format is Format.table:
-        text_console = (
-            console() if output is None else Console(file=output.open("w", encoding="utf-8"), width=200)
-        )
-        show(frame, title, text_console)
-        if output is not None:
-            text_console.file.close()
+        if output is None:
+            show(frame, title, console())
+        else:
+            with output.open("w", encoding="utf-8") as file:
+                show(frame, title, Console(file=file, highlight=False))
     elif output_format is Format.parquet:
         frame.write_parquet(output if output is not None else sys.stdout.buffer)
     else:
@@ -56,31 +58,34 @@ def emit(frame: pl.DataFrame, output_format: Format, output: Path | None, title:
             output.write_text(text, "utf-8")
 
 
-def show(frame: pl.DataFrame, title: str, where: Console, note: str | None = None) -> None:
-    """Print a frame as an aligned table; numbers to the right, what is not known as a dash."""
-    table = Table(
-        title=escape(title),
-        title_justify="left",
-        caption=note,
-        caption_justify="left",
-        box=None,
-        pad_edge=False,
-    )
-    for name, dtype in frame.schema.items():
+def show(frame: pl.DataFrame, title: str, where: Console) -> None:
+    """Print a frame as an aligned table; numbers to the right and always whole, what is not known as a dash.
+
+    Text folds where the terminal is narrow. Where not even the numbers fit, and off a terminal, lines are as long as
+    they must be: a digit that is cut off would be another number.
+    """
+    cells = [[_cell(value) for value in frame[name]] for name in frame.columns]
+    widths = [
+        max([len(name), *map(cell_len, column)]) for name, column in zip(frame.columns, cells, strict=True)
+    ]
+    folds = [not dtype.is_numeric() for dtype in frame.dtypes]
+    least = [min(width, FOLDED) if fold else width for width, fold in zip(widths, folds, strict=True)]
+    table = Table(title=escape(title), title_justify="left", box=None, pad_edge=False)
+    for name, fold, width in zip(frame.columns, folds, least, strict=True):
         table.add_column(
-            name, justify="right" if dtype.is_numeric() else "left", no_wrap=name != "text", overflow="fold"
+            escape(name),
+            justify="left" if fold else "right",
+            no_wrap=not fold,
+            overflow="fold",
+            min_width=width,
         )
-    for row in frame.iter_rows():
-        table.add_row(*(_cell(value) for value in row))
-    where.print(table)
-
-
-def lines(rows: Iterable[Sequence[str]], where: Console) -> None:
-    """Print rows of aligned text without a header."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    where.print(table)
+    for row in zip(*cells, strict=True):
+        table.add_row(*map(escape, row))
+    gaps = 2 * (len(widths) - 1)
+    on_terminal = where.is_terminal
+    needed = sum(least if on_terminal else widths) + gaps
+    where.width = max(where.width, needed)
+    where.print(table, crop=False)
 
 
 def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
@@ -103,11 +108,12 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:+.3f}" if value < 0 else f"{value:.3f}"
+        return f"{value:.3f}"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return escape(
-        "".join(
-            character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(value)
-        )
+    text = str(value)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     )
