@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib.util
 import json
 import lzma
 import os
@@ -205,7 +204,7 @@ def _fetched(file: PublicFile) -> Path:
                 known_hash=f"sha256:{file.sha256}",
                 fname=file.name,
                 path=pooch.os_cache("causal-memory-policy"),
-                progressbar=importlib.util.find_spec("tqdm") is not None,
+                downloader=pooch.HTTPDownloader(progressbar=_Bar(file.name)),
             )
         )
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
@@ -221,3 +220,31 @@ def _unpacked(packed: bytes) -> bytes:
     if packed.startswith(b"\xfd7zXZ\x00"):
         return lzma.decompress(packed)
     return packed
+
+
+class _Bar:
+    """The bar that pooch moves, drawn by rich on a terminal's standard error."""
+
+    total: float = 0.0
+
+    def __init__(self, name: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self._task = self._bar.add_task(name, total=None)
+
+    def update(self, number: float) -> None:
+        """Move on by some bytes."""
+        self._bar.start()
+        self._bar.update(self._task, advance=number, total=self.total or None)
+
+    def reset(self) -> None:
+        """Move back to the start."""
+        self._bar.reset(self._task, total=self.total or None)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.stop()
