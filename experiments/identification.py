@@ -296,8 +296,9 @@ def page(frame: pl.DataFrame, unchanged: dict[str, float], setting: Setting, smo
 LoCoMo, {len(setting.cut.pools)} pools of {POOL} turns (date, speaker, text, caption), {questions} questions of all
 answerable categories; {setting.cut.left_out} of the data set are left out, which have no key memory or more than
 {POOL // 4}. A pool holds the key memories of {QUESTIONS_PER_POOL} questions and the turns that BM25 ranks best for
-them in the whole conversation: what BM25 never reaches there it does not reach here. B = {SLOTS}, k = {RANDOM_SLOTS}. The outcome is
-answer support (the share of the gold answer's words in the context; it reads the gold answer and no model).
+them in the whole conversation: what BM25 never reaches there it does not reach here. B = {SLOTS},
+k = {RANDOM_SLOTS}. The outcome is answer support (the share of the gold answer's words in the context; it reads the
+gold answer and no model).
 {"**A smoke run: the numbers mean nothing.**" if smoke else ""}
 
 {pipe_table(heads, rows)}
@@ -305,13 +306,13 @@ answer support (the share of the gold answer's words in the context; it reads th
 * *per question*: within question. *per memory*: within pool; a memory is key where a question of the pool needs it.
 * *estimated*: memories for which randomized slots give an estimate. The others were ranked in every round of the
   question: slots alone cannot say what they do (withholding could), and a ranker's score favours them.
-* *never shown*: of these, the ones outside the ranker's top {SLOTS} for the question (*per memory*: for every question of
-  the pool).
-* With 50 % of a pool away, the top {SLOTS} of what is left reaches some {2 * SLOTS} deep: such a store randomization shows
-  what the ranker would not, and is a randomization of what is retrieved, at the price of serving half a store. With
-  10 % away, as in a store one would dare to serve, it says next to nothing of a memory that is never shown.
-* *per memory*, {ROUNDS} rounds are shared by {QUESTIONS_PER_POOL} questions with levels of their own: five or six exposures of
-  a memory, of which one may meet the question that needs it.
+* *never shown*: of these, the ones outside the ranker's top {SLOTS} for the question (*per memory*: for every
+  question of the pool).
+* With 50 % of a pool away, the top {SLOTS} of what is left reaches some {2 * SLOTS} deep: such a store randomization
+  shows what the ranker would not, and so does randomize what is retrieved, at the price of serving half a store.
+  With 10 % away, as in a store one would dare to serve, it says next to nothing of a memory that is never shown.
+* *per memory*, {ROUNDS} rounds are shared by {QUESTIONS_PER_POOL} questions with levels of their own: five or six
+  exposures of a memory, of which one may meet the question that needs it.
 * Intervals are clustered by question (*per question*) or by pool (*per memory*).
 * Store deletions that left the context as it was: {same} (paper: {percent(PUBLISHED_UNCHANGED)}).
 * The paper's figures are of other data and of a large model's answers, beside ours for the phenomenon, not as a target.
