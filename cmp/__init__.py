@@ -56,7 +56,10 @@ if TYPE_CHECKING:
         support,
     )
     from cmp.log import (
+        JsonlSink,
+        Sink,
         open_log,
+        read_jsonl,
         validate_log,
     )
     from cmp.protocols import (
@@ -106,7 +109,10 @@ _HOMES = {
         "joint_propensity",
     ),
     "cmp.log": (
+        "JsonlSink",
+        "Sink",
         "open_log",
+        "read_jsonl",
         "validate_log",
     ),
     "cmp.serving": (
@@ -158,6 +164,7 @@ __all__ = [
     "Hit",
     "InvalidIdError",
     "Item",
+    "JsonlSink",
     "LogCorruptedError",
     "LogVersionError",
     "MemoryBackend",
@@ -168,6 +175,7 @@ __all__ = [
     "Retriever",
     "Scope",
     "ScopeError",
+    "Sink",
     "SupportReport",
     "Task",
     "UndecidableError",
@@ -189,6 +197,7 @@ __all__ = [
     "open_log",
     "q_values",
     "randomization_variance",
+    "read_jsonl",
     "read_qrels",
     "run_rounds",
     "support",

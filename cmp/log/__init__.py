@@ -6,29 +6,48 @@ import os
 from pathlib import Path
 
 from cmp.errors import LogCorruptedError
+from cmp.log.gathering import GatheredLog, read_records
+from cmp.log.jsonl import JsonlSink, read_jsonl
 from cmp.log.parquet import ParquetLog
 from cmp.log.reading import META_FILE, Log
 from cmp.log.schema import SCHEMA_VERSION
+from cmp.log.sinks import Sink, SinkLog
 from cmp.log.sqlite import SQLiteLog
 from cmp.log.validation import Finding, validate_log
 
-__all__ = ["SCHEMA_VERSION", "Finding", "Log", "ParquetLog", "SQLiteLog", "open_log", "validate_log"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Finding",
+    "GatheredLog",
+    "JsonlSink",
+    "Log",
+    "ParquetLog",
+    "SQLiteLog",
+    "Sink",
+    "SinkLog",
+    "open_log",
+    "read_jsonl",
+    "read_records",
+    "validate_log",
+]
 
 
 def open_log(
     location: str | os.PathLike[str] | Log, *, durability: str = "process", create: bool = False
 ) -> Log:
-    """Open a log: a SQLite file, or a directory of Parquet files that ``log.export`` wrote.
+    """Open a log: a SQLite file, a Postgres database, a directory that ``log.export`` wrote, or a file of records.
 
     Parameters
     ----------
     location
-        A path. An open log is returned as it is.
+        A path, or ``postgresql://user:password@host/database?schema=name`` (the extra ``postgres``). A file that ends
+        in ``.jsonl`` holds what a :class:`JsonlSink` wrote. An open log is returned as it is.
     durability
-        For a SQLite file that will be written to: ``"process"`` (survives the death of the process) or
-        ``"power"`` (survives the loss of power too).
+        For a log that will be written to: ``"process"`` (survives the death of the process), ``"power"`` (survives
+        the loss of power too; in Postgres, a crash of the server) or ``"queued"`` (rounds are written behind the
+        requests: survives a clean exit, a crash loses whole rounds at random).
     create
-        Create a SQLite file where there is none.
+        Create a SQLite file, or the tables in Postgres, where there are none.
 
     Returns
     -------
@@ -43,6 +62,8 @@ def open_log(
         Where what is there is no log, or is damaged.
     LogVersionError
         Where a version with a schema unknown to this one wrote it.
+    MissingExtraError
+        Where psycopg is needed and not installed.
 
     Examples
     --------
@@ -58,12 +79,18 @@ def open_log(
         return location
     text = os.fspath(location)
     if text.startswith(("postgresql://", "postgres://")):
-        raise ValueError("this version keeps logs in SQLite files and Parquet directories; give a path")
+        from cmp.log.postgres import PostgresLog
+
+        return PostgresLog(text, durability=durability, create=create)
     if text in ("", ":memory:"):
         raise ValueError(
             f"{text!r} is no path; a log is a file, so that other processes and later analyses can read it"
         )
     path = Path(text)
+    if path.suffix == ".jsonl":
+        if create and not path.exists():
+            raise ValueError(f"{path} is to hold records; wrap with log=cmp.log.JsonlSink({text!r})")
+        return read_jsonl(path)
     if path.is_dir():
         if not (path / META_FILE).exists() and any(path.iterdir()):
             raise LogCorruptedError(f"{path} is a directory without {META_FILE}: no exported log")

@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from cmp.errors import LogVersionError
+from cmp.errors import LogCorruptedError, LogVersionError
 
 __all__ = ["ARMS", "SCHEMA_VERSION", "TABLES", "Column", "Table", "check_version"]
 
@@ -150,9 +150,15 @@ def check_version(found: object, where: str) -> None:
 
     Raises
     ------
+    LogCorruptedError
+        Where there is none: every log is created with one.
     LogVersionError
         Where ``found`` is not a schema version up to :data:`SCHEMA_VERSION`.
     """
+    if found is None:
+        raise LogCorruptedError(
+            f"{where} has lost its schema version: it is damaged; restore it from a copy or an export"
+        )
     text = str(found)
     if not text.isdecimal() or not 1 <= int(text) <= SCHEMA_VERSION:
         raise LogVersionError(

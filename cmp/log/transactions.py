@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cmp.design import Block, keyed_sample
+from cmp.design import keyed_sample
 from cmp.errors import ConflictingOutcomeError, LogCorruptedError, ScopeError, UnknownRoundError
-from cmp.log.records import AssignedRound, Compose, Drawn, Exposure, Request, Staged
-from cmp.log.schema import EXPOSURES, ROSTERS, ROUNDS, Table
+from cmp.log.records import AssignedRound, Compose, Drawn, Exposure, Request
+from cmp.log.schema import EXPOSURES, ROUNDS, Table
+
+if TYPE_CHECKING:
+    from cmp.log.queueing import Queued
 
 __all__ = ["CREATE_CURSORS", "Session", "StoredBlock"]
 
@@ -36,19 +39,16 @@ CREATE_CURSORS: Final = (
     '"ordinal" BIGINT NOT NULL, "used" BIGINT NOT NULL, "length" BIGINT NOT NULL)'
 )
 
-#: Rounds of a block that has no table and so no end.
-ENDLESS: Final = 2**62
 
-
-def _insert(table: Table) -> str:
+def insert_into(table: Table) -> str:
+    """Return the statement that inserts one row."""
     marks = ", ".join("?" * len(table.columns))
     return f'INSERT INTO "{table.name}" VALUES ({marks})'  # noqa: S608 (names of the schema)
 
 
-_INSERT_ROUND: Final = _insert(ROUNDS)
-_INSERT_ROSTER: Final = _insert(ROSTERS)
+_INSERT_ROUND: Final = insert_into(ROUNDS)
 _UPSERT_EXPOSURE: Final = (
-    _insert(EXPOSURES)
+    insert_into(EXPOSURES)
     + " ON CONFLICT (round_id, memory_id) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in EXPOSURES.names[2:])
 )
@@ -108,6 +108,46 @@ def assign(session: Session, request: Request, compose: Compose, block_of: Block
     )
 
 
+def lease(
+    session: Session, stream: str, rows: int, block_of: BlockOf
+) -> list[tuple[str, int, int, tuple[Drawn, ...]]]:
+    """Take up to ``rows`` rows of a stream's table; each is (block_id, row, roster size, what is drawn)."""
+    session.execute(
+        "UPDATE cursors SET used = used WHERE stream = ?", (stream,)
+    )  # nobody else takes them meanwhile
+    found = session.execute(
+        "SELECT block_id, used, length FROM cursors WHERE stream = ? AND used < length", (stream,)
+    ).fetchone()
+    if found is None:
+        return []
+    block = block_of(session, found[0])
+    if block.table is None:  # drawn by the key of each round, which is not known yet
+        return []
+    last = min(found[1] + rows, found[2])
+    session.execute("UPDATE cursors SET used = ? WHERE stream = ?", (last, stream))
+    return [
+        (found[0], row, block.n, tuple(_drawn(session, block, block.positions(row, 0))))
+        for row in range(found[1], last)
+    ]
+
+
+def write_queued(session: Session, queued: Sequence[Queued]) -> None:
+    """Write rounds that were acknowledged before; what is there already was committed without an answer."""
+    session.executemany(
+        _INSERT_ROUND + " ON CONFLICT (round_id) DO NOTHING",
+        [_round_row(q.request, (q.block_id, q.row), q.n_roster, q.k, q.exposures) for q in queued],
+    )
+    session.executemany(
+        insert_into(EXPOSURES) + " ON CONFLICT (round_id, memory_id) DO NOTHING",
+        [row for q in queued for row in _exposure_rows(q.request.round_id, q.exposures)],
+    )
+
+
+def count_attempt(session: Session, round_id: str) -> None:
+    """Count that a round was asked for again."""
+    session.execute("UPDATE rounds SET attempts = attempts + 1 WHERE round_id = ?", (round_id,))
+
+
 def _round_row(
     request: Request,
     taken: tuple[str | None, int | None],
@@ -141,7 +181,7 @@ def _repeat(
             f"round {request.round_id!r} was asked in another scope before; a round_id belongs to one retrieval: "
             "give each its own, or none"
         )
-    session.execute("UPDATE rounds SET attempts = attempts + 1 WHERE round_id = ?", (request.round_id,))
+    count_attempt(session, request.round_id)
     exposures = exposures_of(session, request.round_id)
     return AssignedRound(request.round_id, scope, bool(randomized), fallback_reason, exposures, True)
 
@@ -163,23 +203,11 @@ def _drawn(session: Session, block: StoredBlock, positions: Sequence[int]) -> li
 
 
 def _write_exposures(session: Session, round_id: str, exposures: Sequence[Exposure]) -> None:
-    session.executemany(
-        _UPSERT_EXPOSURE,
-        [
-            (
-                round_id,
-                e.memory_id,
-                e.arm,
-                e.assigned,
-                e.slot,
-                e.propensity,
-                e.delivered,
-                e.reason,
-                e.content_hash,
-            )
-            for e in exposures
-        ],
-    )
+    session.executemany(_UPSERT_EXPOSURE, _exposure_rows(round_id, exposures))
+
+
+def _exposure_rows(round_id: str, exposures: Sequence[Exposure]) -> list[tuple[Any, ...]]:
+    return [(round_id, *(getattr(row, name) for name in EXPOSURES.names[1:])) for row in exposures]
 
 
 def exposures_of(session: Session, round_id: str) -> tuple[Exposure, ...]:
@@ -205,84 +233,18 @@ def amend(session: Session, round_id: str, exposures: Sequence[Exposure]) -> Non
     )
 
 
+def withdraw(session: Session, round_id: str, reason: str) -> None:
+    """Mark what a round would have delivered as undelivered; a retry that has come since delivers it."""
+    session.execute(
+        "UPDATE exposures SET delivered = ?, reason = ? WHERE round_id = ? AND delivered = ? "
+        "AND EXISTS (SELECT 1 FROM rounds WHERE rounds.round_id = exposures.round_id AND attempts = 1)",
+        (False, reason, round_id, True),
+    )
+
+
 def write_contents(session: Session, notes: Sequence[tuple[str, str, str]]) -> None:
     """Write noted content hashes, (hash, round_id, memory_id) each."""
     session.executemany("UPDATE exposures SET content_hash = ? WHERE round_id = ? AND memory_id = ?", notes)
-
-
-def stream_end(session: Session, stream: str) -> tuple[int, str | None] | None:
-    """Return how many blocks a stream has had and the last one's id; None where that one has rows left."""
-    row = session.execute(
-        "SELECT ordinal, block_id, used < length FROM cursors WHERE stream = ?", (stream,)
-    ).fetchone()
-    if row is None:
-        return 0, None
-    return None if row[2] else (row[0] + 1, row[1])
-
-
-def stage(
-    session: Session, block_id: str, previous: str | None, first: int, ids: Sequence[str], planned: int
-) -> None:
-    """Store a part of a roster, from position ``first`` on."""
-    before: dict[str, int] = {}
-    if previous is not None:
-        rows = session.execute(
-            "SELECT memory_id, planned_before + planned FROM rosters "
-            "WHERE block_id = ? AND memory_id >= ? AND memory_id <= ?",
-            (previous, ids[0], ids[-1]),
-        )
-        before = dict(rows.fetchall())
-    session.executemany(
-        _INSERT_ROSTER,
-        [
-            (block_id, memory_id, position, planned, before.get(memory_id, 0), None)
-            for position, memory_id in enumerate(ids, start=first)
-        ],
-    )
-
-
-def exposures_before(session: Session, block_id: str, n: int) -> NDArray[np.int64]:
-    """Return the exposures planned before a staged roster's block, in its order."""
-    rows = session.execute(
-        "SELECT planned_before FROM rosters WHERE block_id = ? ORDER BY position", (block_id,)
-    )
-    return np.fromiter((before for (before,) in rows), dtype=np.int64, count=n)
-
-
-def open_block(
-    session: Session, staged: Staged, stream: str, scope: str, group: str | None, block: Block
-) -> bool:
-    """Open a block, unless another worker has opened one of this ordinal: a block is used up before the next."""
-    length = ENDLESS if block.table is None else block.length
-    opened = session.execute(
-        "INSERT INTO cursors VALUES (?,?,?,?,0,?) ON CONFLICT (stream) DO UPDATE SET block_id = excluded.block_id, "
-        "ordinal = excluded.ordinal, used = 0, length = excluded.length "
-        "WHERE cursors.ordinal = excluded.ordinal - 1 AND cursors.used >= cursors.length",
-        (stream, staged.block_id, scope, staged.ordinal, length),
-    ).rowcount
-    if not opened:
-        session.execute("DELETE FROM rosters WHERE block_id = ?", (staged.block_id,))
-        return False
-    table = b"" if block.table is None else block.table.astype("<u4").tobytes()
-    session.execute(
-        "INSERT INTO blocks VALUES (?,?,?,?,?,?,?,?)",
-        (
-            staged.block_id,
-            scope,
-            group,
-            block.design,
-            block.k,
-            block.length,
-            table,
-            micros(datetime.now(UTC)),
-        ),
-    )
-    more = np.flatnonzero(block.planned > block.planned.min()).tolist()
-    session.executemany(
-        "UPDATE rosters SET planned = planned + 1 WHERE block_id = ? AND position = ?",
-        [(staged.block_id, position) for position in more],
-    )
-    return True
 
 
 def read_block(session: Session, block_id: str) -> StoredBlock:
@@ -305,40 +267,6 @@ def _incomplete(block_id: str) -> LogCorruptedError:
     return LogCorruptedError(
         f"block {block_id} of the log is incomplete; `cmpolicy validate` says what is damaged"
     )
-
-
-def remove(session: Session, scope: str, ids: Sequence[str]) -> int:
-    """Mark memories as gone from the next row of every open block of a scope; return the number of rows marked."""
-    removed = 0
-    for memory_id in ids:
-        removed += session.execute(
-            "UPDATE rosters SET removed_row = "
-            "(SELECT used FROM cursors WHERE cursors.block_id = rosters.block_id AND cursors.scope = ?) "
-            "WHERE memory_id = ? AND removed_row IS NULL "
-            "AND block_id IN (SELECT block_id FROM cursors WHERE scope = ?)",
-            (scope, memory_id, scope),
-        ).rowcount
-    if removed:  # a design without a table draws from its whole roster: it goes on with a new one
-        session.execute("UPDATE cursors SET length = used WHERE scope = ? AND length = ?", (scope, ENDLESS))
-    return removed
-
-
-def end_blocks(session: Session, scope: str) -> int:
-    """End the open blocks of a scope where they stand."""
-    ended: int = session.execute(
-        "UPDATE cursors SET length = used WHERE scope = ? AND used < length", (scope,)
-    ).rowcount
-    return ended
-
-
-def open_rosters(session: Session, scope: str) -> frozenset[str]:
-    """Return the ids that the open blocks of a scope may still draw."""
-    rows = session.execute(
-        "SELECT DISTINCT memory_id FROM rosters WHERE removed_row IS NULL "
-        "AND block_id IN (SELECT block_id FROM cursors WHERE scope = ? AND used < length)",
-        (scope,),
-    )
-    return frozenset(memory_id for (memory_id,) in rows.fetchall())
 
 
 def outcome(session: Session, round_id: str, metric: str, value: float, at: datetime, correct: bool) -> bool:

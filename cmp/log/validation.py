@@ -182,8 +182,9 @@ def _rounds_against_design(found: _Frames) -> Iterator[Finding]:
     yield from _named(
         "exposures", wrong, "its propensity is not planned / length", "Correct it from the block"
     )
-    rows = randomized.join(found.blocks.select("block_id", "length"), on="block_id")
-    beyond = rows.filter(~pl.col("block_row").is_between(0, pl.col("length") - 1)).select(
+    rows = randomized.join(found.blocks.select("block_id", "length", "design"), on="block_id")
+    end = pl.when(pl.col("design") != "uniform").then(pl.col("length"))
+    beyond = rows.filter((pl.col("block_row") < 0) | (pl.col("block_row") >= end).fill_null(False)).select(
         "round_id", "block_row"
     )
     yield from _named("rounds", beyond, "its row is not in its block's table", "Remove the whole round")
@@ -196,10 +197,11 @@ def _rounds_against_design(found: _Frames) -> Iterator[Finding]:
 def _blocks_against_tables(found: _Frames) -> Iterator[Finding]:
     rosters = {key[0]: frame for key, frame in found.rosters.partition_by("block_id", as_dict=True).items()}
     bad = []
-    for block_id, k, length, table in found.blocks.select("block_id", "k", "length", "table").iter_rows():
+    columns = ("block_id", "design", "k", "length", "table")
+    for block_id, *block in found.blocks.select(columns).iter_rows():
         roster = rosters.get(block_id)
         if roster is None or not _matches(
-            table, k, length, roster["planned"].to_numpy(), roster["position"].to_numpy()
+            *block, planned=roster["planned"].to_numpy(), position=roster["position"].to_numpy()
         ):
             bad.append(block_id)
     yield from _named(
@@ -210,8 +212,14 @@ def _blocks_against_tables(found: _Frames) -> Iterator[Finding]:
     )
 
 
-def _matches(table: bytes, k: int, length: int, planned: np.ndarray, position: np.ndarray) -> bool:
-    if len(table) != 4 * k * length or sorted(position.tolist()) != list(range(planned.size)):
+def _matches(
+    design: str, k: int, length: int, table: bytes, *, planned: np.ndarray, position: np.ndarray
+) -> bool:
+    if sorted(position.tolist()) != list(range(planned.size)):
+        return False
+    if design == "uniform":  # no table: each round draws k of the roster by its key
+        return not table and length == planned.size and bool((planned == k).all())
+    if len(table) != 4 * k * length:
         return False
     dealt = np.frombuffer(table, dtype="<u4")
     counts = np.bincount(dealt, minlength=planned.size)

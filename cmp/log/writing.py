@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import weakref
 from abc import abstractmethod
@@ -14,7 +13,9 @@ from datetime import datetime
 from typing import Any, Final, Self, TypeVar
 
 from cmp.design import Block
-from cmp.log import transactions
+from cmp.forking import after_fork
+from cmp.log import block_transactions, transactions
+from cmp.log.queueing import Queued, QueuedRounds
 from cmp.log.reading import Log
 from cmp.log.records import AssignedRound, Compose, Exposure, Request, Staged
 from cmp.log.transactions import Session, StoredBlock
@@ -45,11 +46,15 @@ class WritingLog(Log):
     _session: Session | None
     _blocks: dict[str, StoredBlock]
     _notes: list[tuple[str, str, str]]
+    _queue: QueuedRounds | None
+
+    #: Whether rounds are acknowledged before they are durable.
+    queues = False
 
     def __init__(self) -> None:
         self._salt: str | None = None
         self._reset()
-        _reset_after_fork(self)
+        after_fork(self, WritingLog._reset)
         atexit.register(_flush_at_exit, weakref.ref(self))
 
     @abstractmethod
@@ -84,7 +89,9 @@ class WritingLog(Log):
         return self._salt
 
     def assign(self, request: Request, compose: Compose) -> Future[AssignedRound | None]:
-        """Take the stream's next row and log the round, in one transaction."""
+        """Take the stream's next row and log the round, in one transaction (or from a lease, where rounds queue)."""
+        if self._queue is not None:
+            return self._queue.assign(request, compose)
         return self._submit(lambda session: transactions.assign(session, request, compose, self._block))
 
     def stage(self, stream: str, roster: Sequence[str], planned: int, *, counted: bool) -> Staged | None:
@@ -92,9 +99,9 @@ class WritingLog(Log):
         block_id = transactions.new_block_id()
 
         def begin(session: Session) -> tuple[int, str | None] | None:
-            end = transactions.stream_end(session, stream)
+            end = block_transactions.stream_end(session, stream)
             if end is not None:
-                transactions.stage(session, block_id, end[1], 0, roster[:STAGED_AT_ONCE], planned)
+                block_transactions.stage(session, block_id, end[1], 0, roster[:STAGED_AT_ONCE], planned)
             return end
 
         end = self._submit(begin).result()
@@ -103,36 +110,42 @@ class WritingLog(Log):
         for first in range(STAGED_AT_ONCE, len(roster), STAGED_AT_ONCE):
             part = roster[first : first + STAGED_AT_ONCE]
             self._submit(
-                lambda s, first=first, part=part: transactions.stage(  # type: ignore[misc]
+                lambda s, first=first, part=part: block_transactions.stage(  # type: ignore[misc]
                     s, block_id, end[1], first, part, planned
                 )
             ).result()
         if not counted or end[1] is None:
             return Staged(block_id, end[0], None)
-        before = self._submit(lambda s: transactions.exposures_before(s, block_id, len(roster))).result()
+        before = self._submit(
+            lambda s: block_transactions.exposures_before(s, block_id, len(roster))
+        ).result()
         return Staged(block_id, end[0], before)
 
     def open_block(
         self, staged: Staged, stream: str, scope: str, group: str | None, block: Block
     ) -> Future[bool]:
         """Open a block over a staged roster, unless another worker has opened one of this ordinal first."""
-        return self._submit(lambda s: transactions.open_block(s, staged, stream, scope, group, block))
+        return self._submit(lambda s: block_transactions.open_block(s, staged, stream, scope, group, block))
 
     def end_blocks(self, scope: str) -> Future[int]:
         """End the open blocks of a scope where they stand."""
-        return self._submit(lambda s: transactions.end_blocks(s, scope))
+        return self._changing(scope, lambda s: block_transactions.end_blocks(s, scope))
 
     def open_rosters(self, scope: str) -> Future[frozenset[str]]:
         """Return the ids that the open blocks of a scope may still draw."""
-        return self._submit(lambda s: transactions.open_rosters(s, scope))
+        return self._submit(lambda s: block_transactions.open_rosters(s, scope))
 
     def remove(self, scope: str, ids: Sequence[str]) -> Future[int]:
         """Take deleted memories out of the scope's open blocks."""
-        return self._submit(lambda s: transactions.remove(s, scope, ids))
+        return self._changing(scope, lambda s: block_transactions.remove(s, scope, ids))
 
     def amend(self, round_id: str, exposures: Sequence[Exposure]) -> Future[None]:
         """Replace or add exposure rows of a logged round."""
         return self._submit(lambda s: transactions.amend(s, round_id, exposures))
+
+    def withdraw(self, round_id: str, reason: str) -> Future[None]:
+        """Mark a round undelivered, unless it has been asked again since."""
+        return self._submit(lambda s: transactions.withdraw(s, round_id, reason))
 
     def note_contents(self, round_id: str, hashes: Mapping[str, str]) -> None:
         """Note content hashes, to be written with the next transaction."""
@@ -150,8 +163,15 @@ class WritingLog(Log):
 
     def flush(self) -> None:
         """Return when everything handed over is durable."""
-        if self._executor is not None:
-            self._submit(lambda session: None).result()
+        with self._lock:
+            if self._executor is None:
+                return
+            last = (
+                self._executor.submit(self._transact, _nothing)
+                if self._notes or self._queue is not None
+                else self._executor.submit(int)
+            )
+        last.result()  # the writer works in order; a database that is away is asked for only where notes remain
 
     def close(self) -> None:
         """Flush and let go of the database; it opens again when next used."""
@@ -168,6 +188,17 @@ class WritingLog(Log):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _changing(self, scope: str, job: Callable[[Session], T]) -> Future[T]:
+        """Do what changes a scope's blocks, and deal no more from leases of what they were."""
+
+        def change(session: Session) -> T:
+            result = job(session)
+            if self._queue is not None:
+                self._queue.end_leases(scope)
+            return result
+
+        return self._submit(change)
+
     # -- the writer thread ----------------------------------------------------------------------------------------
 
     def _reset(self) -> None:
@@ -179,6 +210,7 @@ class WritingLog(Log):
         self._session = None
         self._blocks = {}
         self._notes = []
+        self._queue = QueuedRounds(self._submit, self._block) if self.queues else None
 
     def _submit(self, job: Callable[[Session], T]) -> Future[T]:
         with self._lock:
@@ -189,12 +221,14 @@ class WritingLog(Log):
     def _transact(self, job: Callable[[Session], T]) -> T:
         with self._lock:
             notes, self._notes = self._notes, []
+        queued = self._queue.take() if self._queue is not None else []
         for attempt in range(TRIES):
             session = self._session
             try:
                 if session is None:
                     session = self._session = self._connect()
                 self._begin(session)
+                transactions.write_queued(session, queued)
                 if notes:
                     transactions.write_contents(session, notes)
                 result = job(session)
@@ -203,11 +237,16 @@ class WritingLog(Log):
                 self._after(error, session)
                 if attempt + 1 < TRIES and self._is_passing(error):
                     continue
-                with self._lock:
-                    self._notes[:0] = notes
+                self._put_back(notes, queued)
                 raise
             return result
         raise AssertionError("the last attempt returns or raises")
+
+    def _put_back(self, notes: list[tuple[str, str, str]], queued: list[Queued]) -> None:
+        with self._lock:
+            self._notes[:0] = notes
+        if self._queue is not None:
+            self._queue.put_back(queued)
 
     def _after(self, error: BaseException, session: Session | None) -> None:
         if session is None:
@@ -233,17 +272,8 @@ class WritingLog(Log):
                 self._disconnect(session)
 
 
-def _reset_after_fork(log: WritingLog) -> None:
-    """A forked child shares neither the parent's connection nor its writer thread: it opens its own."""
-    reference = weakref.ref(log)
-
-    def reset() -> None:
-        found = reference()
-        if found is not None:
-            found._reset()
-
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=reset)
+def _nothing(session: Session) -> None:
+    """Be a transaction that writes what has been noted."""
 
 
 def _flush_at_exit(reference: weakref.ref[WritingLog]) -> None:

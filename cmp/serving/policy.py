@@ -44,6 +44,9 @@ class Policy:
         Random slots come ``"last"``, or all slots are shuffled (``"shuffle"``).
     roster_ttl
         Seconds after which a roster is listed again; None lists at each block only.
+    log_timeout
+        Seconds a request waits for the log; then the base ranking is served, and a round that is written all the same
+        is marked undelivered, reason ``"timeout"``.
     on_error
         ``"serve"`` the base ranking, counted and warned of, or ``"raise"``.
     seed
@@ -63,6 +66,7 @@ class Policy:
     holdout: float = 0.0
     placement: Literal["last", "shuffle"] = "last"
     roster_ttl: float | None = None
+    log_timeout: float = 2.0
     on_error: Literal["serve", "raise"] = "serve"
     seed: int | None = None
 
@@ -97,6 +101,8 @@ class Policy:
             raise ValueError(f"exposures_per_block is {self.exposures_per_block!r}; give a positive number")
         if not 0 <= self.holdout <= 1:
             raise ValueError(f"holdout is {self.holdout!r}; give a share between 0 and 1")
+        if not self.log_timeout > 0:
+            raise ValueError(f"log_timeout is {self.log_timeout!r}; give a positive number of seconds")
         if self.roster_ttl is not None and not self.roster_ttl >= 0:
             raise ValueError(f"roster_ttl is {self.roster_ttl!r}; give seconds, or None")
 

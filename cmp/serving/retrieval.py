@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 from cmp.design import key_of, keyed_fraction
-from cmp.errors import InvalidIdError, ScopeError
+from cmp.errors import InvalidIdError, LogTimeoutError, ScopeError
 from cmp.log.records import AssignedRound, Drawn, Exposure, LogStore, Request
 from cmp.protocols import Hit, Scope
 from cmp.serving.backends import Backend
@@ -39,6 +39,12 @@ BLOCKS_TRIED = 1000
 #: How long a request waits for a block to be prepared by itself or another before the base ranking is served.
 PATIENCE_SECONDS = 5.0
 
+#: Why a round was withdrawn: its caller had gone, or had been served the base ranking. A retry delivers it after all.
+WITHDRAWN = ("cancelled", "timeout")
+
+#: What a wait for the log gives when it has lasted too long; None is an answer of the log's.
+LATE: Final = object()
+
 Objects = Mapping[str, Hit[Any]]
 
 
@@ -55,6 +61,7 @@ class Retrieval:
     query: Any
     scope: Scope
     round_id: str
+    made_up: bool
     episode_id: str | None
     group: str | None
 
@@ -77,18 +84,21 @@ class Retrieval:
         try:
             exposures, objects = yield from self._fetched(assigned, ranked, by_id)
         except asyncio.CancelledError:
-            self._withdraw(assigned)
+            self._withdraw(assigned, "cancelled")
             raise
         return self._context(exposures, objects, assigned.randomized, assigned.fallback_reason)
 
     def _base_ranking(self, error: Exception, ranked: Sequence[str], by_id: Objects) -> Steps[Context]:
         """Serve what was ranked, unrandomized, and log that where the log is not what failed."""
-        reason = "roster_failed" if isinstance(error, RosterFailedError) else "log_failed"
+        reasons = {RosterFailedError: "roster_failed", LogTimeoutError: "log_timeout"}
+        reason = reasons.get(type(error), "log_failed")
         self._fell_back(reason, error)
         exposures = lay_out(ranked, (), self.policy.layout)
         if reason == "roster_failed":
             with suppress(Exception):
-                yield Wait(self.log.assign(self._request(None, reason), lambda drawn: exposures))
+                yield self._within_timeout(
+                    self.log.assign(self._request(None, reason), lambda drawn: exposures)
+                )
         self.counters.add("rounds")
         return self._context(exposures, by_id, False, reason)
 
@@ -97,10 +107,10 @@ class Retrieval:
     def _assigned(self, ranked: Sequence[str]) -> Steps[AssignedRound]:
         """Log the round with the next row of its stream, opening blocks as they are needed."""
         layout = self.policy.layout
-        key = key_of("layout", self._seed(), self.scope.key, self.round_id)
+        key = key_of("layout", self._seed(), self.scope.key, self.round_id) if layout.is_drawn else 0
         stream = self._stream()
         request = self._request(stream.name)
-        if keyed_fraction(key_of("holdout", self._seed(), self.round_id)) < self.policy.holdout:
+        if self._is_held_out():
             request = self._request(None, "holdout")
         for _ in range(BLOCKS_TRIED):
             now = layout if request.stream is not None else replace(layout, withhold=0)
@@ -115,32 +125,39 @@ class Retrieval:
         raise RuntimeError(f"no row could be had from {BLOCKS_TRIED} blocks in a row")
 
     def _waited(self, future: Future[AssignedRound | None]) -> Steps[AssignedRound | None]:
-        """Wait for a round to be durable; a cancellation withdraws it, even where it is being written."""
+        """Wait for a round to be durable; who waits no longer withdraws it, even where it is being written."""
         started = time.perf_counter()
         try:
-            assigned: AssignedRound | None = yield Wait(future)
+            assigned: AssignedRound | object | None = yield self._within_timeout(future)
         except asyncio.CancelledError:
-            future.add_done_callback(self._withdraw_when_done)
+            self._give_up(future, "cancelled")
             raise
         self.counters.time("log", time.perf_counter() - started)
+        if assigned is LATE:
+            self._give_up(future, "timeout")
+            raise LogTimeoutError(f"the log took longer than log_timeout = {self.policy.log_timeout:g} s")
+        assert assigned is None or isinstance(assigned, AssignedRound)
         return assigned
 
-    def _withdraw_when_done(self, future: Future[AssignedRound | None]) -> None:
-        if not future.cancelled() and future.exception() is None:
-            assigned = future.result()
-            if assigned is not None:
-                self._withdraw(assigned)
+    def _within_timeout(self, future: Future[Any]) -> Wait:
+        return Wait(future, self.policy.log_timeout, LATE)
 
-    def _withdraw(self, assigned: AssignedRound) -> None:
-        """Mark a round that its caller will never see: nothing of it was delivered. The assignment stands."""
+    def _give_up(self, future: Future[AssignedRound | None], reason: str) -> None:
+        """Keep a round that waits its turn from being written; withdraw it once it is, where that has begun."""
+        if future.cancel():
+            return
+
+        def withdraw(done: Future[AssignedRound | None]) -> None:
+            if done.exception() is None and (assigned := done.result()) is not None:
+                self._withdraw(assigned, reason)
+
+        future.add_done_callback(withdraw)
+
+    def _withdraw(self, assigned: AssignedRound, reason: str) -> None:
+        """Mark a round that its caller never saw: nothing of it was delivered. The assignment stands."""
         if not assigned.repeated:
-            self.counters.add("cancelled")
-            rows = [
-                replace(row, delivered=False, reason="cancelled")
-                for row in assigned.exposures
-                if row.delivered
-            ]
-            self.log.amend(self.round_id, rows)
+            self.counters.add(f"withdrawn.{reason}")
+            self.log.withdraw(self.round_id, reason)
 
     def _prepared(self, stream: Stream) -> Steps[str]:
         """Have the stream's next block opened: by this request, or by one that is at it already."""
@@ -178,17 +195,23 @@ class Retrieval:
     def _seed(self) -> int | str:
         return self.log.salt if self.policy.seed is None else self.policy.seed
 
+    def _is_held_out(self) -> bool:
+        share = self.policy.holdout
+        return share > 0 and keyed_fraction(key_of("holdout", self._seed(), self.round_id)) < share
+
     def _request(self, stream: str | None, fallback_reason: str | None = None) -> Request:
+        is_keyed = self.policy.allocation == "uniform"
         return Request(
             self.round_id,
             self.scope.key,
             stream,
-            key_of("draw", self._seed(), self.scope.key, self.round_id),
+            key_of("draw", self._seed(), self.scope.key, self.round_id) if is_keyed else 0,
             self.group,
             self.episode_id,
             query_hash(self.query),
             datetime.now(UTC),
             fallback_reason,
+            self.made_up,
         )
 
     def _block_group(self) -> str | None:
@@ -206,36 +229,38 @@ class Retrieval:
         self, assigned: AssignedRound, ranked: Sequence[str], by_id: Objects
     ) -> Steps[tuple[tuple[Exposure, ...], Objects]]:
         """Fetch what is to be shown and was not ranked just now; what is gone gives its slot to the next ranked."""
-        exposures = assigned.exposures
+        exposures = _delivered_after_all(assigned.exposures) if assigned.repeated else assigned.exposures
+        revived = exposures != assigned.exposures
         wanted = [
             row.memory_id
             for row in exposures
             if row.delivered and row.arm != "card" and row.memory_id not in by_id
         ]
-        if not wanted:
-            self._note_contents(exposures, by_id)
-            return exposures, by_id
-        reason = "deleted"
-        found: Objects = {}
-        try:
-            found = self.backend.fetched((yield Ask("get", (wanted, self.scope))), wanted, self.scope)
-        except Exception as error:  # noqa: BLE001 (the assignment is logged; the request must not fail)
-            reason = "foreign" if isinstance(error, ScopeError) else "fetch_failed"
-            self._fell_back(reason, error)
+        found, reason = (yield from self._got(wanted)) if wanted else ({}, "")
         gone = [memory_id for memory_id in wanted if memory_id not in found]
         if gone:
             exposures = stand_in(exposures, gone, reason, ranked)
             self.counters.add(f"undelivered.{reason}", len(gone))
-            if not assigned.repeated:
-                yield from self._amended(assigned.exposures, exposures)
-        objects = {**by_id, **found}
+        if revived or (gone and not assigned.repeated):
+            yield from self._amended(assigned.exposures, exposures)
+        objects = {**by_id, **found} if found else by_id
         self._note_contents(exposures, objects)
         return exposures, objects
+
+    def _got(self, wanted: Sequence[str]) -> Steps[tuple[Objects, str]]:
+        """Return what the store still has of some memories, and why the others are missing."""
+        try:
+            found = yield Ask("get", (wanted, self.scope))
+            return self.backend.fetched(found, wanted, self.scope), "deleted"
+        except Exception as error:  # noqa: BLE001 (the assignment is logged; the request must not fail)
+            reason = "foreign" if isinstance(error, ScopeError) else "fetch_failed"
+            self._fell_back(reason, error)
+            return {}, reason
 
     def _amended(self, before: Sequence[Exposure], after: Sequence[Exposure]) -> Steps[None]:
         changed = sorted(set(after) - set(before), key=lambda row: row.memory_id)
         try:
-            yield Wait(self.log.amend(self.round_id, changed))
+            yield self._within_timeout(self.log.amend(self.round_id, changed))
         except Exception as error:  # noqa: BLE001 (the assignment stands as logged; only its delivery is not noted)
             self._fell_back("amend_failed", error)
 
@@ -276,7 +301,7 @@ class Retrieval:
         exposures = tuple(Exposure(item.id, "ranked", False, item.slot, 1.0, True) for item in items)
         reason = "no_random_slots"
         try:
-            yield Wait(self.log.assign(self._request(None, reason), lambda drawn: exposures))
+            yield self._within_timeout(self.log.assign(self._request(None, reason), lambda drawn: exposures))
         except Exception as error:  # noqa: BLE001
             self._fell_back("log_failed", error, reraise=False)
         self.counters.add("rounds")
@@ -338,6 +363,13 @@ def _item(row: Exposure, hit: Hit[Any] | None) -> Item:
         row.propensity,
         shown,
         hit.score if hit is not None else None,
+    )
+
+
+def _delivered_after_all(exposures: Sequence[Exposure]) -> tuple[Exposure, ...]:
+    """Return a logged round's rows with those that had been withdrawn delivered."""
+    return tuple(
+        replace(row, delivered=True, reason=None) if row.reason in WITHDRAWN else row for row in exposures
     )
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-import weakref
 from collections.abc import Hashable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -21,7 +19,8 @@ from cmp.design import (
     uniform_block,
 )
 from cmp.design.cards import card_ids, is_card, n_reference_cards, refuse_cards
-from cmp.errors import ScopeError
+from cmp.errors import InvalidIdError, ScopeError
+from cmp.forking import after_fork
 from cmp.log.records import LogStore
 from cmp.protocols import Scope, canonical_ids
 from cmp.serving.counters import Counters
@@ -60,15 +59,7 @@ class Rosters:
 
     def __init__(self) -> None:
         self._reset()
-        reference = weakref.ref(self)
-
-        def reset() -> None:
-            found = reference()
-            if found is not None:
-                found._reset()
-
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=reset)
+        after_fork(self, Rosters._reset)
 
     def __reduce__(self) -> tuple[type[Rosters], tuple[()]]:
         return Rosters, ()
@@ -138,11 +129,11 @@ def open_block(
 def _opened(policy: Policy, log: LogStore, stream: Stream, future: Future[Prepared]) -> Steps[Prepared]:
     try:
         listed = yield Ask("list_ids", (stream.scope,))
-    except ScopeError:
+        roster: list[str] = yield Compute(partial(_sorted_ids, listed))
+    except (ScopeError, InvalidIdError):
         raise
     except Exception as error:
         raise RosterFailedError(f"the ids of the scope could not be listed: {error!r}") from error
-    roster: list[str] = yield Compute(partial(_sorted_ids, listed))
     listed = None  # a million ids are kept once, not twice
     if len(roster) > LARGE:
         future.set_result(LATER)

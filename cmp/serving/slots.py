@@ -22,6 +22,11 @@ class Layout:
     card: Literal["empty", "ranked"] = "empty"
     placement: Literal["last", "shuffle"] = "last"
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether laying out draws anything, and so needs a key."""
+        return self.withhold > 0 or self.placement == "shuffle"
+
 
 def lay_out(
     ranked: Sequence[str], drawn: Sequence[Drawn], layout: Layout, key: int = 0
@@ -100,7 +105,7 @@ def _numbered(rows: Sequence[Exposure], layout: Layout, key: int) -> list[Exposu
     """Number the slots of the rows that have one: in order, or shuffled."""
     held = [row for row in rows if row.slot is not None]
     order = keyed_permutation(key, len(held)) if layout.placement == "shuffle" else range(len(held))
-    slotted = [replace(row, slot=slot) for row, slot in zip(held, order, strict=True)]
+    slotted = [row.at(slot) for row, slot in zip(held, order, strict=True)]
     return sorted(slotted, key=lambda row: row.slot or 0) + [row for row in rows if row.slot is None]
 
 

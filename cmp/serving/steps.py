@@ -126,6 +126,7 @@ async def _perform_async(step: Step, backend: Backend) -> Any:
         waiting = asyncio.wrap_future(step.future)
         if step.seconds is None:
             return await waiting
+        waiting.add_done_callback(_heard)
         done, _ = await asyncio.wait({waiting}, timeout=step.seconds)
         return waiting.result() if done else step.otherwise
     if isinstance(step, Compute):
@@ -140,6 +141,12 @@ async def _perform_async(step: Step, backend: Backend) -> Any:
         return _listed(await method(*step.args))
     synchronous = getattr(backend, step.method)
     return await asyncio.to_thread(lambda: _listed(synchronous(*step.args)))
+
+
+def _heard(waiting: asyncio.Future[Any]) -> None:
+    """Take note of an error that comes when nobody waits any more, which the loop would complain of."""
+    if not waiting.cancelled():
+        waiting.exception()
 
 
 def _listed(found: Any) -> Any:

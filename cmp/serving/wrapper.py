@@ -11,11 +11,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from uuid import uuid4
 
 from cmp.errors import InvalidIdError, ScopeError
 from cmp.log import Log, open_log
+from cmp.log.records import LogStore
+from cmp.log.sinks import NO_COUNTER, Sink, SinkLog
 from cmp.log.writing import WritingLog
 from cmp.protocols import Scope, ScopeLike, canonical_id, canonical_ids
 from cmp.serving.backends import Backend, IdOf, OwnerOf, backend_of, require_random_slots
@@ -38,10 +40,12 @@ class RandomizedRetriever:
         self,
         policy: Policy,
         backend: Backend,
-        log: WritingLog,
+        log: WritingLog | SinkLog,
         text_of: Callable[[Any], str | None] | None,
         scope: Scope | None,
     ) -> None:
+        if isinstance(log, SinkLog) and policy.random_slots and policy.allocation != "uniform":
+            raise ValueError(NO_COUNTER)
         self.policy = policy
         self.log = log
         self._backend = backend
@@ -61,8 +65,8 @@ class RandomizedRetriever:
     ) -> Context:
         """Return the context for a query: ranked memories, and random ones in the random slots.
 
-        The round is in the log, durable, before this returns. If it cannot be logged, or the roster cannot be had,
-        the base ranking is served, counted and warned of (``on_error="serve"``).
+        The round is in the log, durable, before this returns. If it cannot be logged in time, or the roster cannot be
+        had, the base ranking is served, counted and warned of (``on_error="serve"``).
 
         Parameters
         ----------
@@ -227,6 +231,7 @@ class RandomizedRetriever:
             query,
             self._resolved(scope),
             uuid4().hex if round_id is None else canonical_id(round_id, "round"),
+            round_id is None,
             None if episode_id is None else canonical_id(episode_id, "episode"),
             None if group is None else canonical_id(group, "group"),
         )
@@ -278,7 +283,7 @@ def wrap(
     *,
     slots: int,
     random_slots: int,
-    log: str | os.PathLike[str] | Log,
+    log: str | os.PathLike[str] | Log | Sink,
     list_ids: Callable[..., Any] | None = None,
     get: Callable[..., Any] | None = None,
     id_of: IdOf | None = None,
@@ -295,6 +300,7 @@ def wrap(
     holdout: float = 0.0,
     placement: Literal["last", "shuffle"] = "last",
     roster_ttl: float | None = None,
+    log_timeout: float = 2.0,
     on_error: Literal["serve", "raise"] = "serve",
     scope: ScopeLike | None = None,
     seed: int | None = None,
@@ -310,7 +316,8 @@ def wrap(
         ``B`` and ``k``: of ``B`` positions, ``B - k`` keep the ranked results. ``random_slots=0`` serves the base
         list itself, unchanged.
     log
-        Path of a SQLite file, or an open log.
+        Path of a SQLite file, ``postgresql://...`` (the extra ``postgres``), an open log, or a :class:`cmp.log.Sink`
+        of your own pipeline (with ``allocation="uniform"`` only: a sink has no counter to share).
     list_ids, get
         For a callable: ``list_ids(scope=...)`` returns every id of a scope, ``get(ids, scope=...)`` the items of
         some (in any order, or as a mapping; what is gone is left out).
@@ -319,7 +326,7 @@ def wrap(
     owner_of
         How to read the scope an item says it belongs to, where it does: one more check that nothing crosses scopes.
     allocation, balance_within, exposures_per_block, rounds_per_block, max_block_rounds, reference_cards, card, \
-    withhold, holdout, placement, roster_ttl, on_error, seed
+    withhold, holdout, placement, roster_ttl, log_timeout, on_error, seed
         See :class:`cmp.serving.Policy`.
     scope
         A fixed scope for all calls.
@@ -365,6 +372,7 @@ def wrap(
         holdout=holdout,
         placement=placement,
         roster_ttl=roster_ttl,
+        log_timeout=log_timeout,
         on_error=on_error,
         seed=seed,
     )
@@ -375,8 +383,12 @@ def wrap(
     return RandomizedRetriever(policy, backend, _writable(log), text_of, fixed)
 
 
-def _writable(log: str | os.PathLike[str] | Log) -> WritingLog:
+def _writable(log: str | os.PathLike[str] | Log | Sink) -> WritingLog | SinkLog:
+    if isinstance(log, Sink) and not isinstance(log, Log):
+        return SinkLog(log)
     opened = open_log(log, create=True)
-    if not isinstance(opened, WritingLog):
-        raise TypeError(f"{opened!r} is an exported log, which is read only; give the path of a SQLite file")
-    return opened
+    if not isinstance(opened, LogStore):
+        raise TypeError(
+            f"{opened!r} is read only; give the path of a SQLite file, a postgresql:// URL or a sink"
+        )
+    return cast("WritingLog | SinkLog", opened)

@@ -20,6 +20,17 @@ def memory(tmp_path):
     memory.close()
 
 
+def test_the_uniform_design_has_no_table_and_no_last_row(tmp_path):
+    memory = wrapped(tmp_path, store(3), allocation="uniform", random_slots=2)
+    for _ in range(7):
+        memory.retrieve("q", scope="s")
+    assert cmp.validate_log(memory.log) == []
+    breaker = sqlite3.connect(tmp_path / "x.db")
+    breaker.execute("UPDATE rosters SET planned = 1 WHERE memory_id = 'm1'")
+    breaker.commit()
+    assert "the exposures planned" in " ".join(map(str, cmp.validate_log(memory.log)))
+
+
 DAMAGE = {
     "propensity is no probability": "UPDATE exposures SET propensity = 1.5 WHERE rowid = 2",
     "arm is unknown": "UPDATE exposures SET arm = 'lucky' WHERE rowid = 2",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import cmp
@@ -62,6 +63,8 @@ def store(n: int = 10, ranking: Sequence[str] = (), scope: str = "s") -> Store:
     return Store({scope: documents(n)}, ranking)
 
 
-def wrapped(folder: Any, retriever: Any, **settings: Any) -> cmp.RandomizedRetriever:
-    settings = {"slots": 4, "random_slots": 1, "seed": 1, "log": folder / "x.db", **settings}
+def wrapped(location: Path | str, retriever: Any, **settings: Any) -> cmp.RandomizedRetriever:
+    """Wrap a retriever over a log in a folder, or at a URL."""
+    log = location / "x.db" if isinstance(location, Path) else location
+    settings = {"slots": 4, "random_slots": 1, "seed": 1, "log": log, **settings}
     return cmp.wrap(retriever, text_of=lambda document: document.text, **settings)

@@ -25,8 +25,8 @@ def random_counts(log) -> list[int]:
     return log.exposures().filter(pl.col("assigned")).collect()["memory_id"].value_counts()["count"].to_list()
 
 
-def test_threads_share_one_wrapper(tmp_path):
-    memory = wrapped(tmp_path, store(20))
+def test_threads_share_one_wrapper(location):
+    memory = wrapped(location, store(20))
     with ThreadPoolExecutor(16) as pool:
         contexts = list(pool.map(lambda i: memory.retrieve("q", scope="s", round_id=f"r{i}"), range(400)))
     assert len({context.round_id for context in contexts}) == 400
@@ -35,8 +35,8 @@ def test_threads_share_one_wrapper(tmp_path):
     assert cmp.validate_log(memory.log) == []
 
 
-def test_the_event_loop_serves_what_threads_serve(tmp_path):
-    memory = wrapped(tmp_path, AsyncStore(store(20, ["m1"])))
+def test_the_event_loop_serves_what_threads_serve(location):
+    memory = wrapped(location, AsyncStore(store(20, ["m1"])))
 
     async def ask():
         contexts = await asyncio.gather(
@@ -101,7 +101,7 @@ def test_a_slow_synchronous_store_does_not_hold_the_loop_up_and_sees_context_var
     assert seen == {"user-1"}
 
 
-def test_a_cancelled_retrieval_raises_and_leaves_no_half_round(tmp_path):
+def test_a_cancelled_retrieval_raises_and_leaves_no_half_round(location):
     data = documents(8)
 
     async def get(ids, scope):
@@ -113,7 +113,7 @@ def test_a_cancelled_retrieval_raises_and_leaves_no_half_round(tmp_path):
     async def list_ids(scope):
         return data
 
-    memory = wrapped(tmp_path, search, list_ids=list_ids, get=get)
+    memory = wrapped(location, search, list_ids=list_ids, get=get)
 
     async def ask():
         task = asyncio.create_task(memory.aretrieve("q", scope="s"))
@@ -124,6 +124,39 @@ def test_a_cancelled_retrieval_raises_and_leaves_no_half_round(tmp_path):
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(ask())
     assert cmp.validate_log(memory.log) == []
+
+
+def test_a_retry_of_a_cancelled_round_delivers_its_assignment(tmp_path):
+    data = documents(8)
+    answers = asyncio.Event()
+
+    async def get(ids, scope):
+        await answers.wait()
+        return [data[i] for i in ids]
+
+    async def search(query):
+        return []
+
+    async def list_ids(scope):
+        return data
+
+    memory = wrapped(tmp_path, search, list_ids=list_ids, get=get)
+
+    async def ask():
+        task = asyncio.create_task(memory.aretrieve("q", scope="s", round_id="r"))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.to_thread(memory.flush)
+        before = memory.log.exposures().collect()
+        answers.set()
+        return before, await memory.aretrieve("q", scope="s", round_id="r")
+
+    before, context = asyncio.run(ask())
+    assert before.select("delivered", "reason").rows() == [(False, "cancelled")]
+    assert [item.id for item in context.items] == before["memory_id"].to_list()
+    assert len(context) == 1
+    assert memory.log.exposures().collect().select("delivered", "reason").rows() == [(True, None)]
 
 
 CHILD = textwrap.dedent("""
@@ -180,8 +213,8 @@ def forked(memory, name, queue):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-def test_forked_workers_draw_different_memories_and_share_the_log(tmp_path):
-    memory = wrapped(tmp_path, store(50), slots=1, seed=None)
+def test_forked_workers_draw_different_memories_and_share_the_log(location):
+    memory = wrapped(location, store(50), slots=1, seed=None)
     ask_ten(memory, "parent")
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import sqlite3
+import time
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
 
 import cmp
+from cmp.errors import LogTimeoutError
 from tests.serving.stores import documents, store, wrapped
 
 
@@ -35,10 +39,70 @@ def test_a_log_that_cannot_be_written_serves_the_base_ranking_with_a_warning(tmp
     assert cmp.validate_log(memory.log) == []
 
 
-def test_a_roster_that_cannot_be_listed_serves_and_logs_the_base_ranking(tmp_path):
+@contextmanager
+def locked(path):
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_locked_log_holds_a_request_up_no_longer_than_the_timeout(tmp_path, asynchronous):
+    memory = wrapped(tmp_path, store(20, ["m1", "m2", "m3", "m4"]), log_timeout=0.1)
+
+    def retrieve():
+        if asynchronous:
+            return asyncio.run(memory.aretrieve("q", scope="s"))
+        return memory.retrieve("q", scope="s")
+
+    retrieve()
+    with locked(tmp_path / "x.db"):
+        started = time.monotonic()
+        contexts = [retrieve() for _ in range(3)]
+        assert time.monotonic() - started < 2
+        with pytest.raises(LogTimeoutError, match=r"log_timeout = 0\.1 s"):
+            memory.with_policy(on_error="raise").retrieve("q", scope="s")
+    assert [[document.id for document in context] for context in contexts] == [["m1", "m2", "m3", "m4"]] * 3
+    assert {(context.randomized, context.fallback_reason) for context in contexts} == {(False, "log_timeout")}
+    memory.flush()
+    assert memory.stats()["fallback.log_timeout"] == 3
+    assert retrieve().randomized
+    assert cmp.validate_log(memory.log) == []
+
+
+def test_a_flush_with_nothing_left_to_write_does_not_need_the_database(tmp_path):
+    memory = cmp.wrap(store(20), slots=2, random_slots=1, log=tmp_path / "x.db")
+    memory.retrieve("q", scope="s")
+    with locked(tmp_path / "x.db"):
+        started = time.monotonic()
+        memory.close()
+        assert time.monotonic() - started < 2
+    assert memory.log.rounds().collect().height == 1
+
+
+def test_a_round_written_after_its_request_gave_up_is_undelivered_until_it_is_asked_again(tmp_path):
+    memory = wrapped(tmp_path, store(20, ["m1", "m2", "m3", "m4"]), log_timeout=0.1)
+    memory.retrieve("q", scope="s")
+    with locked(tmp_path / "x.db"):
+        assert not memory.retrieve("q", scope="s", round_id="late").randomized
+        assert not memory.retrieve("q", scope="s", round_id="never begun").randomized
+    memory.flush()
+    memory.flush()  # the first flush may come before the withdrawal is handed over
+    assert set(memory.log.rounds().collect()["round_id"]) & {"late", "never begun"} == {"late"}
+    rows = memory.log.exposures().collect().filter(round_id="late")
+    assert set(zip(rows["delivered"], rows["reason"], strict=True)) == {(False, "timeout")}
+    again = memory.with_policy(log_timeout=5.0).retrieve("q", scope="s", round_id="late")
+    assert [item.id for item in again.items] == rows["memory_id"].to_list()
+    assert (again.randomized, len(again)) == (True, 4)
+    rows = memory.log.exposures().collect().filter(round_id="late")
+    assert set(zip(rows["delivered"], rows["reason"], strict=True)) == {(True, None)}
+    assert cmp.validate_log(memory.log) == []
+
+
+def test_a_roster_that_cannot_be_listed_serves_and_logs_the_base_ranking(location):
     data = documents(9)
     memory = wrapped(
-        tmp_path,
+        location,
         lambda query: list(data.values()),
         list_ids=failing,
         get=lambda ids, scope: [data[i] for i in ids],
@@ -52,10 +116,19 @@ def test_a_roster_that_cannot_be_listed_serves_and_logs_the_base_ranking(tmp_pat
         memory.with_policy(on_error="raise").retrieve("q", scope=cmp.EVERYTHING)
 
 
-def test_a_drawn_memory_that_cannot_be_fetched_is_logged_undelivered(tmp_path):
+@pytest.mark.parametrize("garbage", [None, 7, object()])
+def test_a_listing_that_is_none_is_a_roster_that_failed(tmp_path, garbage):
+    memory = wrapped(
+        tmp_path, lambda query: ["a", "b"], list_ids=lambda: garbage, get=failing, scope=cmp.EVERYTHING
+    )
+    assert list(memory.retrieve("q")) == ["a", "b"]
+    assert memory.log.rounds().collect()["fallback_reason"].to_list() == ["roster_failed"]
+
+
+def test_a_drawn_memory_that_cannot_be_fetched_is_logged_undelivered(location):
     data = documents(9)
     memory = wrapped(
-        tmp_path,
+        location,
         lambda query: [data["m0"], data["m1"]],
         list_ids=lambda: data,
         get=failing,
@@ -112,8 +185,8 @@ def test_an_outcome_that_is_no_number_is_refused(tmp_path, bad):
         memory.record(memory.retrieve("q", scope="s").round_id, bad)
 
 
-def test_outcomes_are_recorded_once_and_corrected_on_request_only(tmp_path):
-    memory = wrapped(tmp_path, store())
+def test_outcomes_are_recorded_once_and_corrected_on_request_only(location):
+    memory = wrapped(location, store())
     round_id = memory.retrieve("q", scope="s").round_id
     memory.record(round_id, 0)
     memory.record(round_id, False)
@@ -129,8 +202,8 @@ def test_outcomes_are_recorded_once_and_corrected_on_request_only(tmp_path):
     ]
 
 
-def test_an_outcome_of_an_unknown_round_is_kept_and_counted(tmp_path, caplog):
-    memory = wrapped(tmp_path, store())
+def test_an_outcome_of_an_unknown_round_is_kept_and_counted(location, caplog):
+    memory = wrapped(location, store())
     with caplog.at_level(logging.WARNING, "cmp.serving"):
         memory.record("never-served", 1.0)
     assert memory.stats()["outcomes_orphaned"] == 1

@@ -18,8 +18,8 @@ def exposures(memory, arm="random"):
     return memory.log.exposures().filter(pl.col("arm") == arm).collect()
 
 
-def test_a_round_is_logged_before_its_context_is_returned(tmp_path):
-    memory = wrapped(tmp_path, store(20, ["m1", "m2", "m3", "m4"]))
+def test_a_round_is_logged_before_its_context_is_returned(location):
+    memory = wrapped(location, store(20, ["m1", "m2", "m3", "m4"]))
     context = memory.retrieve("q", scope="s", episode_id="talk-1")
     row = memory.log.rounds().collect().row(0, named=True)
     assert row["round_id"] == context.round_id
@@ -46,20 +46,20 @@ def test_the_log_holds_no_text_of_queries_or_memories(tmp_path):
     assert b"text of" not in stored
 
 
-def test_items_carry_the_logged_propensity_of_planned_over_length(tmp_path):
-    memory = wrapped(tmp_path, store(7), slots=2, random_slots=2, max_block_rounds=5)
+def test_items_carry_the_logged_propensity_of_planned_over_length(location):
+    memory = wrapped(location, store(7), slots=2, random_slots=2, max_block_rounds=5)
     items = [item for _ in range(10) for item in memory.retrieve("q", scope="s").items]
     design = memory.log.rosters().join(memory.log.blocks(), on="block_id").collect()
     assert {item.propensity for item in items} <= set((design["planned"] / design["length"]).to_list())
     assert cmp.validate_log(memory.log) == []
 
 
-def test_repeats_of_a_ranking_take_one_slot_and_one_row(tmp_path):
+def test_repeats_of_a_ranking_take_one_slot_and_one_row(location):
     """Ranked a, b, a, c, d with B = 4, k = 1: served a, b, c; the pool stays what it is."""
     data = {i: Document(i, "the same text") for i in "abcdefghij"}
     order = ["a", "b", "a", "c", "d"]
     memory = wrapped(
-        tmp_path,
+        location,
         lambda query: [data[i] for i in order],
         list_ids=lambda scope: data,
         get=lambda ids, scope: [data[i] for i in ids],
@@ -82,11 +82,11 @@ def test_repeats_of_a_ranking_take_one_slot_and_one_row(tmp_path):
         (9, 12, (5, 5), (0, 2)),
     ],
 )
-def test_short_empty_and_long_rankings_are_served_as_they_are(tmp_path, hits, pool, length, random):
+def test_short_empty_and_long_rankings_are_served_as_they_are(location, hits, pool, length, random):
     """B = 5, k = 2. A drawn memory that is ranked stays ranked, so a short ranking can give a shorter context."""
     held = store(max(pool, hits), [f"m{i}" for i in range(hits)])
     held.scopes["s"] = documents(pool) if pool else {}
-    memory = wrapped(tmp_path, held, slots=5, random_slots=2)
+    memory = wrapped(location, held, slots=5, random_slots=2)
     for _ in range(12):
         context = memory.retrieve("q", scope="s")
         arms = Counter(item.arm for item in context.items)
@@ -99,8 +99,8 @@ def test_short_empty_and_long_rankings_are_served_as_they_are(tmp_path, hits, po
 
 
 @pytest.mark.parametrize(("pool", "drawn"), [(1, 0), (2, 1), (5, 4)])
-def test_the_draw_leaves_at_least_one_memory_out(tmp_path, pool, drawn):
-    memory = wrapped(tmp_path, store(pool), slots=5, random_slots=5)
+def test_the_draw_leaves_at_least_one_memory_out(location, pool, drawn):
+    memory = wrapped(location, store(pool), slots=5, random_slots=5)
     context = memory.retrieve("q", scope="s")
     assert len(context) == drawn
     assert context.randomized is (drawn > 0)
@@ -116,15 +116,15 @@ def test_no_random_slots_returns_the_wrapped_ranking_itself(tmp_path):
     assert memory.log.rounds().collect()["fallback_reason"].to_list() == ["no_random_slots"]
 
 
-def test_objects_are_the_callers_own(tmp_path):
+def test_objects_are_the_callers_own(location):
     held = store(8, ["m0", "m1", "m2"])
-    for document in wrapped(tmp_path, held).retrieve("q", scope="s"):
+    for document in wrapped(location, held).retrieve("q", scope="s"):
         assert document is held.scopes["s"][document.id]
 
 
-def test_a_repeated_round_id_gives_the_same_assignment_and_counts_the_attempt(tmp_path):
+def test_a_repeated_round_id_gives_the_same_assignment_and_counts_the_attempt(location):
     held = store(30, ["m1", "m2", "m3"])
-    memory = wrapped(tmp_path, held)
+    memory = wrapped(location, held)
     first = memory.retrieve("q", scope="s", round_id="r")
     held.ranking = ["m9", "m8", "m7"]
     for _ in range(2):
@@ -137,16 +137,16 @@ def test_a_repeated_round_id_gives_the_same_assignment_and_counts_the_attempt(tm
     assert memory.stats()["attempts_repeated"] == 2
 
 
-def test_a_round_id_of_another_scope_is_refused(tmp_path):
-    memory = wrapped(tmp_path, Store({"a": documents(5, "a"), "b": documents(5, "b")}))
+def test_a_round_id_of_another_scope_is_refused(location):
+    memory = wrapped(location, Store({"a": documents(5, "a"), "b": documents(5, "b")}))
     memory.retrieve("q", scope="a", round_id="r")
     with pytest.raises(cmp.ScopeError, match="another scope"):
         memory.retrieve("q", scope="b", round_id="r")
 
 
-def test_foreign_scope_ids_are_never_drawn(tmp_path):
+def test_foreign_scope_ids_are_never_drawn(location):
     memory = wrapped(
-        tmp_path, Store({"A": documents(4, "a"), "B": documents(96, "b")}), slots=3, random_slots=2
+        location, Store({"A": documents(4, "a"), "B": documents(96, "b")}), slots=3, random_slots=2
     )
     for number in range(300):
         scope = "AB"[number % 2]
@@ -155,10 +155,10 @@ def test_foreign_scope_ids_are_never_drawn(tmp_path):
     assert rosters.filter(pl.col("scope").str.to_lowercase() != pl.col("memory_id").str.head(1)).height == 0
 
 
-def test_an_item_nobody_asked_for_is_never_served(tmp_path):
+def test_an_item_nobody_asked_for_is_never_served(location):
     data, other = documents(6), Document("b1", "another tenant's")
     memory = wrapped(
-        tmp_path, lambda query: [], list_ids=lambda scope: data, get=lambda ids, scope: [data[ids[0]], other]
+        location, lambda query: [], list_ids=lambda scope: data, get=lambda ids, scope: [data[ids[0]], other]
     )
     context = memory.retrieve("q", scope="s")
     assert list(context) == []
@@ -170,12 +170,12 @@ def test_an_item_nobody_asked_for_is_never_served(tmp_path):
 @pytest.mark.parametrize(
     "scope", [None, "", {}, {"user": ""}, {"user": None}, 7, "*", '{"user": "1"}', "\ud800"]
 )
-def test_an_empty_or_ambiguous_scope_is_an_error(tmp_path, scope):
+def test_an_empty_or_ambiguous_scope_is_an_error(location, scope):
     with pytest.raises(cmp.ScopeError):
-        wrapped(tmp_path, store()).retrieve("q", scope=scope)
+        wrapped(location, store()).retrieve("q", scope=scope)
 
 
-def test_scopes_may_be_mappings_and_are_handed_on_as_they_came(tmp_path):
+def test_scopes_may_be_mappings_and_are_handed_on_as_they_came(location):
     seen = []
     data = documents(6)
 
@@ -184,32 +184,32 @@ def test_scopes_may_be_mappings_and_are_handed_on_as_they_came(tmp_path):
         return data
 
     memory = wrapped(
-        tmp_path, lambda query: [], list_ids=list_ids, get=lambda ids, scope: [data[i] for i in ids]
+        location, lambda query: [], list_ids=list_ids, get=lambda ids, scope: [data[i] for i in ids]
     )
     memory.retrieve("q", scope={"user": "1", "app": "mail"})
     assert seen == [{"user": "1", "app": "mail"}]
     assert json.loads(memory.log.rounds().collect()["scope"][0]) == {"app": "mail", "user": "1"}
 
 
-def test_a_listing_that_takes_no_scope_serves_a_single_tenant_only(tmp_path):
+def test_a_listing_that_takes_no_scope_serves_a_single_tenant_only(location):
     data = documents(6)
     memory = wrapped(
-        tmp_path, lambda query: [], list_ids=lambda: data, get=lambda ids: [data[i] for i in ids]
+        location, lambda query: [], list_ids=lambda: data, get=lambda ids: [data[i] for i in ids]
     )
     assert memory.retrieve("q", scope=cmp.EVERYTHING).randomized
     with pytest.raises(cmp.ScopeError, match="every tenant"):
         memory.retrieve("q", scope="user-1")
 
 
-def test_a_fixed_scope_holds_for_all_calls(tmp_path):
-    memory = wrapped(tmp_path, store(), scope="s")
+def test_a_fixed_scope_holds_for_all_calls(location):
+    memory = wrapped(location, store(), scope="s")
     assert memory.retrieve("q").randomized
     with pytest.raises(cmp.ScopeError, match="fixed to scope"):
         memory.retrieve("q", scope="t")
 
 
-def test_groups_have_blocks_of_their_own(tmp_path):
-    memory = wrapped(tmp_path, store(6), balance_within="group", rounds_per_block=12)
+def test_groups_have_blocks_of_their_own(location):
+    memory = wrapped(location, store(6), balance_within="group", rounds_per_block=12)
     for _ in range(12):
         for group in ("q1", "q2"):
             memory.retrieve(group, scope="s", group=group)
@@ -227,9 +227,9 @@ def test_groups_have_blocks_of_their_own(tmp_path):
         memory.retrieve([0.1, 0.2], scope="s")
 
 
-def test_new_memories_join_at_the_next_block(tmp_path):
+def test_new_memories_join_at_the_next_block(location):
     held = store(4)
-    memory = wrapped(tmp_path, held, slots=1)
+    memory = wrapped(location, held, slots=1)
     for _ in range(3):
         memory.retrieve("q", scope="s")
     held.scopes["s"]["new"] = Document("new", "text")
@@ -239,9 +239,9 @@ def test_new_memories_join_at_the_next_block(tmp_path):
     assert len(held.listed) == memory.log.blocks().collect().height
 
 
-def test_a_memory_found_deleted_leaves_its_block_at_once(tmp_path):
+def test_a_memory_found_deleted_leaves_its_block_at_once(location):
     held = store(5, ["m0", "m1"])
-    memory = wrapped(tmp_path, held, slots=2, exposures_per_block=4)
+    memory = wrapped(location, held, slots=2, exposures_per_block=4)
     memory.retrieve("q", scope="s")
     del held.scopes["s"]["m4"]
     for _ in range(19):
@@ -257,9 +257,9 @@ def test_a_memory_found_deleted_leaves_its_block_at_once(tmp_path):
     assert cmp.validate_log(memory.log) == []
 
 
-def test_forgotten_ids_are_not_served_from_that_moment(tmp_path):
+def test_forgotten_ids_are_not_served_from_that_moment(location):
     held = store(5, ["m0", "m1"])
-    memory = wrapped(tmp_path, held, slots=2, exposures_per_block=8)
+    memory = wrapped(location, held, slots=2, exposures_per_block=8)
     for _ in range(3):
         memory.retrieve("q", scope="s")
     memory.forget_ids(["m4"], scope="s")
@@ -268,8 +268,8 @@ def test_forgotten_ids_are_not_served_from_that_moment(tmp_path):
     assert memory.log.rosters().filter(pl.col("memory_id") == "m4").collect()["removed_row"].to_list() == [3]
 
 
-def test_trimmed_memories_are_marked_and_stay_assigned(tmp_path):
-    memory = wrapped(tmp_path, store(20))
+def test_trimmed_memories_are_marked_and_stay_assigned(location):
+    memory = wrapped(location, store(20))
     context = memory.retrieve("q", scope="s")
     memory.mark_undelivered(context.round_id, [context.items[0].id])
     row = memory.log.exposures().collect().row(0, named=True)
@@ -280,9 +280,9 @@ def test_trimmed_memories_are_marked_and_stay_assigned(tmp_path):
         memory.mark_undelivered("r9", ["m1"])
 
 
-def test_changed_contents_show_in_the_exposures(tmp_path):
+def test_changed_contents_show_in_the_exposures(location):
     held = store(3)
-    memory = wrapped(tmp_path, held, slots=1)
+    memory = wrapped(location, held, slots=1)
     for version in ("one", "two"):
         for _ in range(6):
             memory.retrieve("q", scope="s")
@@ -375,8 +375,8 @@ def test_memories_without_ids_are_told_apart_by_an_id_of(tmp_path):
     assert set(memory.log.rosters().collect()["memory_id"]) == {"1", "2", "3"}
 
 
-def test_an_int_and_a_string_that_render_alike_are_an_error(tmp_path):
-    memory = wrapped(tmp_path, lambda q: [], list_ids=lambda scope: [1, 2, "1"], get=lambda ids, scope: [])
+def test_an_int_and_a_string_that_render_alike_are_an_error(location):
+    memory = wrapped(location, lambda q: [], list_ids=lambda scope: [1, 2, "1"], get=lambda ids, scope: [])
     with pytest.raises(cmp.InvalidIdError, match="both the int 1 and the string '1'"):
         memory.retrieve("q", scope="s")
 
@@ -414,8 +414,8 @@ def test_random_slots_need_a_listing_and_a_fetch(tmp_path):
         wrapped(tmp_path, 7)
 
 
-def test_scores_may_be_missing_and_are_handed_on_where_present(tmp_path):
-    context = wrapped(tmp_path, store(20, ["m1", "m2", "m3"])).retrieve("q", scope="s")
+def test_scores_may_be_missing_and_are_handed_on_where_present(location):
+    context = wrapped(location, store(20, ["m1", "m2", "m3"])).retrieve("q", scope="s")
     scores = {item.id: item.score for item in context.items}
     assert scores["m1"] == 1.0
     assert any(score is None for score in scores.values()) or all(
