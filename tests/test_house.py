@@ -79,7 +79,7 @@ HEAVY = (
         "onnxruntime",
         "tokenizers",
     ),
-    *("bm25s", "Stemmer", "psycopg", "pooch", "typer", "langchain_core", "narwhals", "polars", "sqlite3"),
+    *("bm25s", "Stemmer", "psycopg", "opentelemetry", "pooch", "typer", "langchain_core", "narwhals", "polars", "sqlite3"),
 )
 
 

@@ -47,6 +47,8 @@ class Policy:
     log_timeout
         Seconds a request waits for the log; then the base ranking is served, and a round that is written all the same
         is marked undelivered, reason ``"timeout"``.
+    telemetry
+        Write a round's attributes to the active OpenTelemetry span.
     on_error
         ``"serve"`` the base ranking, counted and warned of, or ``"raise"``.
     seed
@@ -67,6 +69,7 @@ class Policy:
     placement: Literal["last", "shuffle"] = "last"
     roster_ttl: float | None = None
     log_timeout: float = 2.0
+    telemetry: bool = False
     on_error: Literal["serve", "raise"] = "serve"
     seed: int | None = None
 

@@ -27,6 +27,7 @@ from cmp.serving.policy import Policy
 from cmp.serving.retrieval import Retrieval
 from cmp.serving.rosters import RosterFailedError, Rosters, refresh_roster
 from cmp.serving.steps import run, run_async
+from cmp.serving.telemetry import annotate_span, require_opentelemetry
 
 __all__ = ["RandomizedRetriever", "wrap"]
 
@@ -93,7 +94,8 @@ class RandomizedRetriever:
         InvalidIdError
             Where a memory, or one of the ids given here, has no usable id.
         """
-        return run(self._retrieval(query, scope, round_id, episode_id, group).steps(), self._backend)
+        retrieval = self._retrieval(query, scope, round_id, episode_id, group)
+        return self._traced(run(retrieval.steps(), self._backend), retrieval.scope)
 
     async def aretrieve(
         self,
@@ -106,7 +108,7 @@ class RandomizedRetriever:
     ) -> Context:
         """Return what :meth:`retrieve` returns, without blocking the event loop."""
         retrieval = self._retrieval(query, scope, round_id, episode_id, group)
-        return await run_async(retrieval.steps(), self._backend)
+        return self._traced(await run_async(retrieval.steps(), self._backend), retrieval.scope)
 
     def record(self, round_id: str, value: float, *, metric: str = "reward", correct: bool = False) -> None:
         """Record the outcome of a round; higher is better.
@@ -213,6 +215,15 @@ class RandomizedRetriever:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _traced(self, context: Context, scope: Scope) -> Context:
+        if self.policy.telemetry:
+            try:
+                annotate_span(context, self.policy, scope)
+            except Exception as error:  # noqa: BLE001 (a trace must not fail a request)
+                self._counters.add("telemetry_failed")
+                logger.debug("telemetry failed: %s", error)
+        return context
+
     def _retrieval(
         self,
         query: Any,
@@ -301,6 +312,7 @@ def wrap(
     placement: Literal["last", "shuffle"] = "last",
     roster_ttl: float | None = None,
     log_timeout: float = 2.0,
+    telemetry: bool = False,
     on_error: Literal["serve", "raise"] = "serve",
     scope: ScopeLike | None = None,
     seed: int | None = None,
@@ -326,7 +338,7 @@ def wrap(
     owner_of
         How to read the scope an item says it belongs to, where it does: one more check that nothing crosses scopes.
     allocation, balance_within, exposures_per_block, rounds_per_block, max_block_rounds, reference_cards, card, \
-    withhold, holdout, placement, roster_ttl, log_timeout, on_error, seed
+    withhold, holdout, placement, roster_ttl, log_timeout, telemetry, on_error, seed
         See :class:`cmp.serving.Policy`.
     scope
         A fixed scope for all calls.
@@ -373,12 +385,15 @@ def wrap(
         placement=placement,
         roster_ttl=roster_ttl,
         log_timeout=log_timeout,
+        telemetry=telemetry,
         on_error=on_error,
         seed=seed,
     )
     backend = backend_of(retriever, list_ids, get, id_of, owner_of)
     if random_slots:
         require_random_slots(backend)
+    if telemetry:
+        require_opentelemetry()
     fixed = None if scope is None else Scope.of(scope)
     return RandomizedRetriever(policy, backend, _writable(log), text_of, fixed)
 
