@@ -11,6 +11,7 @@ __all__ = [
     "GranularityError",
     "InvalidIdError",
     "LogCorruptedError",
+    "LogTimeoutError",
     "LogVersionError",
     "MissingExtraError",
     "PositivityError",
@@ -57,6 +58,10 @@ class LogVersionError(CmpError, RuntimeError):
 
 class LogCorruptedError(CmpError, OSError):
     """The log is no log, or is damaged: truncated, not a database, a table or a column missing."""
+
+
+class LogTimeoutError(CmpError, TimeoutError):
+    """The log did not make a round durable within ``log_timeout``; raised under ``on_error="raise"`` only."""
 
 
 class GranularityError(CmpError, ValueError):

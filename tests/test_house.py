@@ -76,10 +76,21 @@ HEAVY = (
         "pandas",
         "pyarrow",
         "duckdb",
+        "narwhals",
+        "polars",
+        "sqlite3",
+    ),
+    *(
         "onnxruntime",
         "tokenizers",
+        "bm25s",
+        "Stemmer",
+        "psycopg",
+        "opentelemetry",
+        "pooch",
+        "typer",
+        "langchain_core",
     ),
-    *("bm25s", "Stemmer", "psycopg", "opentelemetry", "pooch", "typer", "langchain_core", "narwhals", "polars", "sqlite3"),
 )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cmp.errors import PositivityError
-from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies, describe_values, kurtosis_within
+from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies, describe_outcomes
+from cmp.estimation.inputs import read_booleans, read_outcomes
 from cmp.estimation.sums import FloatArray, IntArray, limb_sums, split_into_limbs
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate
@@ -44,7 +44,7 @@ def estimate(
     assigned
         Shape (T, N), True where memory ``m`` was drawn for a random slot of round ``t``; (T,) for one memory.
     outcomes
-        Shape (T,), NaN or None where missing. A missing outcome leaves both arms and is counted, never filled
+        Shape (T,), NaN, None or masked where missing. A missing outcome leaves both arms and is counted, never filled
         in.
     strata
         Shape (T,), the block (or block and query) of each round: levels of different strata are never
@@ -52,8 +52,8 @@ def estimate(
     eligible
         Shape (T, N) or (T,), False where the memory was in the context anyway, or not in the store.
     propensity
-        Probability of assignment: a number, shape (N,), or (T, N). Rounds at 0 or 1 are left out and counted.
-        None takes the realized share of each stratum.
+        Probability of assignment: a number, shape (N,), or (T, N); (T,) for one memory. Rounds at 0 or 1 are left
+        out and counted. None takes the realized share of each stratum.
     estimator
         ``"difference"``, ``"hajek"`` or ``"ht"``. They agree where propensities are the realized shares.
     interval
@@ -73,10 +73,10 @@ def estimate(
     Raises
     ------
     ValueError
-        For shapes that do not fit, outcomes that are infinite or no numbers, or propensities that differ
-        inside a stratum under ``estimator="difference"``.
+        For shapes that do not fit, outcomes that are infinite or no numbers, assignments or eligibilities that are
+        not True or False, or propensities that differ inside a stratum under ``estimator="difference"``.
     PositivityError
-        For a propensity that is NaN, negative or above 1.
+        For a propensity that is NaN, negative or above 1, a draw at 0, or an eligible round without a draw at 1.
 
     References
     ----------
@@ -96,12 +96,10 @@ def estimate(
     allowed = _eligible(eligible, drawn.shape)
     pi = _propensities(propensity, drawn.shape, allowed)
     certain = np.zeros((1, 1), dtype=bool) if pi is None else (pi <= 0.0) | (pi >= 1.0)
+    if pi is not None and certain.any():
+        _check_certain(pi, drawn, allowed)
     rounds = np.ones_like(drawn) if allowed is None else allowed
-    tallies = Tallies(
-        ranked=(~rounds).sum(axis=0),
-        certain=(rounds & certain).sum(axis=0),
-        always_drawn=(rounds & (False if pi is None else pi >= 1.0)).sum(axis=0),
-    )
+    tallies = _tallies(rounds, certain, pi)
     if certain.any():
         allowed = rounds & ~certain
     cell_propensity = _cell_propensity(
@@ -122,28 +120,31 @@ def estimate(
         {"scope": ["*"] * n, "memory_id": np.arange(n)},
         cells,
         tallies,
-        outcomes=_describe(y, stratum),
-        family=np.zeros(n, dtype=np.int64),
+        outcomes=_describe(y, stratum).of(family := np.zeros(n, dtype=np.int64)),
+        family=family,
         analysis=analysis,
     )
     return Utilities(frame, analysis)
 
 
+def _tallies(rounds: BoolArray, certain: BoolArray, pi: FloatArray | None) -> Tallies:
+    return Tallies(
+        ranked=np.zeros(
+            rounds.shape[1], dtype=np.int64
+        ),  # plain arrays do not say why a round is not eligible
+        ineligible=(~rounds).sum(axis=0),
+        certain=(rounds & certain).sum(axis=0),
+        always_drawn=(rounds & (False if pi is None else pi >= 1.0)).sum(axis=0),
+    )
+
+
 def _describe(y: FloatArray, stratum: IntArray) -> Outcomes:
     known = ~np.isnan(y)
-    found = describe_values(y[known])
-    if found.two_valued:
-        return found
-    kurtosis = kurtosis_within(y[known], stratum[known], np.zeros(int(known.sum()), dtype=np.int64))
-    return replace(found, kurtosis=float(kurtosis[0]))
+    return describe_outcomes(y[known], stratum[known], np.zeros(int(known.sum()), dtype=np.int64), 1)
 
 
 def _assignment(assigned: npt.ArrayLike) -> BoolArray:
-    array = np.asarray(assigned)
-    if array.dtype != bool:
-        if array.size and (array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all()):
-            raise ValueError("assigned holds values other than True and False (or 1 and 0)")
-        array = array.astype(bool)
+    array = read_booleans(assigned, "assigned")
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
@@ -152,18 +153,9 @@ def _assignment(assigned: npt.ArrayLike) -> BoolArray:
 
 
 def _outcomes(outcomes: npt.ArrayLike, n_rounds: int) -> FloatArray:
-    array = np.asarray(outcomes)
-    if array.dtype.kind == "O" and not any(isinstance(value, str | bytes) for value in array.ravel()):
-        array = array.astype(np.float64)  # None becomes NaN
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"outcomes are {array.dtype}; give numbers, NaN or None where missing")
-    y = array.astype(np.float64)
+    y = read_outcomes(outcomes)
     if y.shape != (n_rounds,):
         raise ValueError(f"outcomes have shape {y.shape} for {n_rounds} rounds; give one a round")
-    if np.isinf(y).any():
-        raise ValueError(
-            f"the outcome of round {int(np.flatnonzero(np.isinf(y))[0])} is infinite; missing is NaN"
-        )
     return y
 
 
@@ -173,6 +165,10 @@ def _strata(strata: npt.ArrayLike | None, n_rounds: int) -> tuple[IntArray, int]
     labels = np.asarray(strata)
     if labels.shape != (n_rounds,):
         raise ValueError(f"strata have shape {labels.shape} for {n_rounds} rounds; give one a round")
+    if labels.dtype.kind == "O" and any(label is None or label != label for label in labels):
+        raise ValueError("strata hold None or NaN; name the stratum of every round")
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise ValueError("strata hold None or NaN; name the stratum of every round")
     names, codes = np.unique(labels, return_inverse=True)
     return codes.astype(np.int64), len(names)
 
@@ -180,7 +176,7 @@ def _strata(strata: npt.ArrayLike | None, n_rounds: int) -> tuple[IntArray, int]
 def _eligible(eligible: npt.ArrayLike | None, shape: tuple[int, ...]) -> BoolArray | None:
     if eligible is None:
         return None
-    array = np.asarray(eligible).astype(bool)
+    array = read_booleans(eligible, "eligible")
     if array.ndim == 1 and len(array) == shape[0]:
         array = array[:, None]
     try:
@@ -196,6 +192,8 @@ def _propensities(
     if propensity is None:
         return None
     pi = np.atleast_2d(np.asarray(propensity, dtype=np.float64))
+    if shape[1] == 1 and pi.shape == (1, shape[0]):
+        pi = pi.T
     if pi.shape not in ((1, 1), (1, shape[1]), shape):
         raise ValueError(
             f"propensity has shape {np.shape(propensity)}; give a number, ({shape[1]},) or {shape}"
@@ -212,6 +210,21 @@ def _propensities(
             f"{pi[row, column]:g}). Pass the design's probability of assignment, between 0 and 1"
         )
     return np.minimum(pi, 1.0)
+
+
+def _check_certain(pi: FloatArray, drawn: BoolArray, allowed: BoolArray | None) -> None:
+    """Refuse draws that were impossible, and rounds without a draw that was certain."""
+    rounds = np.broadcast_to(True, drawn.shape) if allowed is None else allowed
+    for torn, what in (
+        ((pi <= 0.0) & drawn & rounds, "drawn at propensity 0"),
+        ((pi >= 1.0) & ~drawn & rounds, "not drawn at propensity 1"),
+    ):
+        if torn.any():
+            rows = np.flatnonzero(torn.any(axis=1))
+            raise PositivityError(
+                f"{int(torn.sum())} rounds of memories are {what} (rows {', '.join(map(str, rows[:5]))}; the first is "
+                f"memory {np.argwhere(torn)[0][1]}). Pass the design's probability of assignment in the round itself"
+            )
 
 
 def _cell_propensity(
@@ -299,5 +312,6 @@ def _weighted_cells(
         second_moment=moments,
         centre=np.full(n_strata * n, np.nan),
         scale=np.ones(n_strata * n),
+        information=add(np.where(allowed & known[:, None], pi * (1.0 - pi), 0.0)),
         strata=np.ones(n_strata * n),
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cmp.estimation.sums import FloatArray, IntArray, group_sums
 
-__all__ = ["Arm", "Cells", "Outcomes", "Tallies", "describe_values", "kurtosis_within"]
+__all__ = ["Arm", "BoolArray", "Cells", "Outcomes", "Tallies", "describe_outcomes"]
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -92,6 +94,8 @@ class Cells:
     """The cell's estimate where it is not the difference of its arms' means; else NaN."""
     scale: FloatArray
     """What a difference of the arms' means counts for in the estimate; 1 where it is the estimate."""
+    information: FloatArray
+    """Sum of pi (1 - pi) over rounds with an outcome: the design's n1 n0 / n; NaN where pi is unknown."""
 
     @classmethod
     def unweighted(
@@ -120,46 +124,29 @@ class Cells:
             np.ones(len(memory)) if strata is None else strata,
             np.full(len(memory), np.nan),
             np.ones(len(memory)),
+            (exposed.n + control.n) * propensity * (1.0 - propensity),
         )
 
     def select(self, rows: BoolArray) -> Cells:
         """Return some of the cells."""
-        return Cells(
-            memory=self.memory[rows],
-            offset=self.offset[rows],
-            propensity=self.propensity[rows],
-            weighted=self.weighted,
-            exposed=self.exposed.select(rows),
-            control=self.control.select(rows),
-            second_moment=self.second_moment[rows],
-            strata=self.strata[rows],
-            centre=self.centre[rows],
-            scale=self.scale[rows],
-        )
+        return self._map(lambda name, part: part if name == "weighted" else _rows_of(part, rows))
 
     def joined(self, other: Cells) -> Cells:
         """Return the cells of both."""
+        return self._map(lambda name, part: _both(part, getattr(other, name)))
 
-        def both(one: FloatArray, two: FloatArray) -> FloatArray:
-            return np.concatenate([one, two])
+    def _map(self, change: Callable[[str, Any], Any]) -> Cells:
+        return Cells(**{field.name: change(field.name, getattr(self, field.name)) for field in fields(self)})
 
-        arms = (
-            Arm(*(both(getattr(a, f.name), getattr(b, f.name)) for f in fields(Arm)))
-            for a, b in ((self.exposed, other.exposed), (self.control, other.control))
-        )
-        exposed, control = arms
-        return Cells(
-            memory=np.concatenate([self.memory, other.memory]),
-            offset=both(self.offset, other.offset),
-            propensity=both(self.propensity, other.propensity),
-            weighted=self.weighted or other.weighted,
-            exposed=exposed,
-            control=control,
-            second_moment=both(self.second_moment, other.second_moment),
-            strata=both(self.strata, other.strata),
-            centre=both(self.centre, other.centre),
-            scale=both(self.scale, other.scale),
-        )
+
+def _rows_of(part: Arm | FloatArray, rows: BoolArray) -> Any:
+    return part.select(rows) if isinstance(part, Arm) else part[rows]
+
+
+def _both(one: Any, two: Any) -> Any:
+    if isinstance(one, Arm):
+        return Arm(*(np.concatenate([getattr(one, f.name), getattr(two, f.name)]) for f in fields(Arm)))
+    return one or two if isinstance(one, bool) else np.concatenate([one, two])
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +154,9 @@ class Tallies:
     """Rounds that carry no contrast, per memory, each of shape (M,)."""
 
     ranked: IntArray
-    """Rounds in which the ranker showed the memory (or the caller called it not eligible)."""
+    """Rounds in which the ranker showed the memory."""
+    ineligible: IntArray
+    """Rounds in which it was not eligible, ranked or for another reason."""
     certain: IntArray
     """Rounds with propensity 0 or 1."""
     always_drawn: IntArray
@@ -176,55 +165,75 @@ class Tallies:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What values the outcome takes over the whole table."""
+    """What values the outcome takes, each array of shape (F,), one a family of memories, or (M,), one a memory.
 
-    low: float
-    high: float
-    two_valued: bool
-    """Two values, or a constant 0 or 1: these are proportions after mapping ``low, high`` to 0, 1."""
-    kurtosis: float | FloatArray = 3.0
-    """Fourth standardized moment about the stratum's mean: a number, or shape (M,), that of each memory's family."""
-
-
-def describe_values(values: FloatArray) -> Outcomes:
-    """Tell two-valued outcomes from others; ``values`` are those that are known.
-
-    Examples
-    --------
-    >>> describe_values(np.zeros(5))
-    Outcomes(low=0.0, high=1.0, two_valued=True, kurtosis=3.0)
-    >>> describe_values(np.full(5, 7.0)).two_valued
-    False
+    A family is what shares a prior: a scope, or a scope and group. What one takes on never shows in another.
     """
-    if not values.size:
-        return Outcomes(0.0, 1.0, False)
-    low, high = float(values.min()), float(values.max())
-    if low == high:
-        return Outcomes(0.0, 1.0, True) if low in (0.0, 1.0) else Outcomes(low, high, False)
-    return Outcomes(low, high, bool(((values == low) | (values == high)).all()))
+
+    low: FloatArray
+    high: FloatArray
+    """``low, high`` stand for 0 and 1 where outcomes are proportions."""
+    two_valued: BoolArray
+    """A constant 0 or 1, or two values: 0 and 1, or both taken within one stratum."""
+    kurtosis: FloatArray
+    """Fourth standardized moment about the stratum's mean; 3 where outcomes do not vary within strata."""
+
+    def of(self, family: IntArray) -> Outcomes:
+        """Return the outcomes of each memory's family."""
+        return Outcomes(*(getattr(self, field.name)[family] for field in fields(self)))
 
 
-def kurtosis_within(y: FloatArray, stratum: IntArray, family: IntArray) -> FloatArray:
-    """Return the kurtosis of known outcomes about the mean of their stratum, one a family; 3 where they do not vary.
+def describe_outcomes(y: FloatArray, stratum: IntArray, family: IntArray, n_families: int) -> Outcomes:
+    """Describe known outcomes, one family at a time.
 
     Parameters
     ----------
     y, stratum, family
         Shape (T,): outcomes, codes of strata, codes of families (0 to F-1, unions of strata).
+    n_families
+        F; families without an outcome are not two-valued.
 
     Examples
     --------
-    >>> y = np.array([0.0, 0.0, 0.0, 1.0] * 10)
-    >>> kurtosis_within(y, np.zeros(40, dtype=int), np.zeros(40, dtype=int)).round(2).tolist()
-    [2.33]
+    >>> y, one = np.array([0.0, 0.0, 0.0, 1.0] * 10), np.zeros(40, dtype=int)
+    >>> found = describe_outcomes(y, one, one, 1)
+    >>> found.two_valued.tolist(), found.kurtosis.round(2).tolist()
+    ([True], [2.33])
+
+    A constant 7 has no variance, and is no proportion:
+
+    >>> describe_outcomes(y * 0 + 7, one, one, 1).two_valued.tolist()
+    [False]
     """
-    if not y.size:
-        return np.full(1, 3.0)
+    low, high = np.full(n_families, np.inf), np.full(n_families, -np.inf)
+    np.minimum.at(low, family, y)
+    np.maximum.at(high, family, y)
+    between = np.bincount(family[(y != low[family]) & (y != high[family])], minlength=n_families) > 0
+    kurtosis, varies = _kurtosis_within(y, stratum, family, n_families)
+    is_bit = np.isin(low, (0.0, 1.0)) & np.isin(high, (0.0, 1.0))
+    two_valued = ~between & (is_bit | ((low < high) & varies))
+    constant_bit = is_bit & (low == high)
+    return Outcomes(
+        np.where(constant_bit | (low > high), 0.0, low),
+        np.where(constant_bit, 1.0, high),
+        two_valued,
+        kurtosis,
+    )
+
+
+def _kurtosis_within(
+    y: FloatArray, stratum: IntArray, family: IntArray, n_families: int
+) -> tuple[FloatArray, BoolArray]:
+    """Return each family's kurtosis about the means of its strata, and whether outcomes vary within them."""
     sizes = np.bincount(stratum)
-    residual = y - (group_sums(stratum, y, len(sizes)) / np.maximum(sizes, 1))[stratum]
-    n = int(family.max()) + 1
-    second, fourth = (group_sums(family, residual**power, n) for power in (2, 4))
-    count = np.bincount(family, minlength=n)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(second > _DUST * count * np.abs(y).max() ** 2, fourth * count / second**2, 3.0)
-    return np.array([float(f"{value:.9g}") for value in found])  # what the order of the sums left is cut off
+    least = np.full(len(sizes), np.inf)
+    np.minimum.at(least, stratum, y)
+    d = y - least[stratum]
+    residual = d - (group_sums(stratum, d, len(sizes)) / np.maximum(sizes, 1))[stratum]
+    second, fourth = (group_sums(family, residual**power, n_families) for power in (2, 4))
+    count = np.bincount(family, minlength=n_families)
+    varies = np.bincount(family[d > 0], minlength=n_families) > 0
+    found = np.full(n_families, 3.0)
+    np.divide(fourth * count, second**2, out=found, where=varies & (second > 0))
+    # what the order of the sums left is cut off
+    return np.array([float(f"{value:.9g}") for value in found]), varies

@@ -23,7 +23,7 @@ class Contrast:
     """One contrast a memory: arrays of shape (M,), NaN where undefined; those marked (C,) follow cells."""
 
     cells: Cells
-    """Only the cells with both arms."""
+    """Only the cells with both arms; for Horvitz-Thompson, all that hold an outcome and know their propensity."""
     share: FloatArray
     """(C,) weight of each cell; they add up to 1 within a memory."""
     mean1: FloatArray
@@ -38,7 +38,7 @@ class Contrast:
     mean_exposed: FloatArray
     mean_control: FloatArray
     n1: FloatArray
-    """Exposed rounds with an outcome, in cells with both arms."""
+    """Exposed rounds with an outcome, in the cells used."""
     n0: FloatArray
     n_strata: FloatArray
     """Strata with an eligible outcome."""
@@ -62,7 +62,8 @@ def combine_strata(cells: Cells, n_memories: int, *, estimator: str, weights: st
     Parameters
     ----------
     cells
-        Statistics; cells with an empty arm contribute nothing and are counted.
+        Statistics; cells with an empty arm contribute nothing and are counted, but to Horvitz-Thompson, where the
+        empty arm's total is 0 and leaving the cell out would bias.
     n_memories
         Number of memories M.
     estimator
@@ -70,7 +71,8 @@ def combine_strata(cells: Cells, n_memories: int, *, estimator: str, weights: st
         (Horvitz-Thompson: weighted totals over the number of eligible rounds). A missing propensity is taken
         as the stratum's realized share, which makes the three the same.
     weights
-        ``"precision"``: n1 n0 / (n1 + n0). ``"rounds"``: n1 + n0.
+        ``"precision"``: n1 n0 / (n1 + n0); for Horvitz-Thompson, whose weights may not depend on the draw, the sum of
+        pi (1 - pi) over the stratum's rounds, which is the same under a fixed count. ``"rounds"``: n1 + n0.
 
     References
     ----------
@@ -80,15 +82,19 @@ def combine_strata(cells: Cells, n_memories: int, *, estimator: str, weights: st
     n1, n0 = cells.exposed.n, cells.control.n
     seen, both = n1 + n0 > 0, (n1 > 0) & (n0 > 0)
     n_strata = group_sums(cells.memory, cells.strata * seen, n_memories)
-    n_contributing = group_sums(cells.memory, both, n_memories)
-    used = cells if both.all() else cells.select(both)
+    n_both = group_sums(cells.memory, both, n_memories)
+    kept = both | (seen & np.isfinite(cells.information)) if estimator == "ht" else both
+    used = cells if kept.all() else cells.select(kept)
+    n_used = group_sums(used.memory, kept[kept], n_memories)
     n1, n0 = used.exposed.n, used.control.n
     raw = n1 * n0 / (n1 + n0) if weights == "precision" else n1 + n0
+    if estimator == "ht" and weights == "precision":
+        raw = np.where(np.isfinite(used.information), used.information, raw)
     share = raw / group_sums(used.memory, raw, n_memories)[used.memory]
     mean1, mean0, gap, fixed = _cell_means(used, estimator)
 
     def average(values: FloatArray) -> FloatArray:
-        return np.where(n_contributing > 0, order_free_sums(used.memory, share * values, n_memories), np.nan)
+        return np.where(n_used > 0, order_free_sums(used.memory, share * values, n_memories), np.nan)
 
     return Contrast(
         cells=used,
@@ -103,7 +109,7 @@ def combine_strata(cells: Cells, n_memories: int, *, estimator: str, weights: st
         n1=group_sums(used.memory, n1, n_memories),
         n0=group_sums(used.memory, n0, n_memories),
         n_strata=n_strata,
-        n_strata_empty=n_strata - n_contributing,
+        n_strata_empty=n_strata - n_both,
         design_count=group_sums(used.memory, ~fixed, n_memories) == 0,
     )
 

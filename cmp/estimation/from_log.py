@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 
 from cmp.design.cards import CARD_PREFIX
 from cmp.estimation.cards import against_cards
 from cmp.estimation.cells import Cells
+from cmp.estimation.missing import check_range
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.settled import LogFrames
 from cmp.estimation.statistics import LogStatistics, statistics_of_log
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate
+from cmp.estimation.versions import VersionedLog
 
 __all__ = ["utilities"]
 
@@ -28,6 +32,7 @@ def utilities(
     engine: str = "polars",
     *,
     weights: str = "precision",
+    outcome_range: tuple[float, float] | None = None,
 ) -> Utilities:
     """Estimate every memory's utility from a log, each with its interval or the reason why it has none.
 
@@ -42,9 +47,13 @@ def utilities(
         What ``cmp.open_log`` returns, or any object with its five frames.
     by
         ``"memory"``: one row a memory, strata are blocks. ``"query"``: one row per memory and the caller's
-        ``group`` (the query itself where none was given); strata are blocks within it.
+        ``group`` (the query itself where none was given); strata are blocks within it. ``"version"``: one row per
+        memory and content hash, for memories that are rewritten under one id. Exposures are of the version they
+        showed; a control round is of the version in effect in the order of rounds (block, then row), and of none
+        between the last sighting of one version and the first of the next.
     estimator
-        ``"difference"``, ``"hajek"`` or ``"ht"``; with complete blocks and outcomes they agree.
+        ``"difference"``, ``"hajek"`` or ``"ht"``; with complete blocks and outcomes they agree. ``"ht"`` is unbiased
+        over all draws: a memory that happened to have no exposure has an estimate too, without an interval.
     interval
         ``"auto"``, ``"newcombe"``, ``"moderated"``, ``"pooled"``, ``"neyman"`` or ``"welch"``.
     level
@@ -61,6 +70,9 @@ def utilities(
         ``"polars"``.
     weights
         How strata combine: ``"precision"``, n1 n0 / (n1 + n0), or ``"rounds"``.
+    outcome_range
+        Least and greatest value an outcome may have: adds ``bound_low, bound_high``, the least and greatest
+        difference that the missing outcomes allow.
 
     Returns
     -------
@@ -70,14 +82,20 @@ def utilities(
     Raises
     ------
     ValueError
-        For an option that is not supported, round ids that are not unique, randomized rounds without a block.
+        For an option that is not supported, a metric that the log does not hold, outcomes outside their range, round
+        ids that are not unique, randomized rounds without a block or of an unknown one.
+    PositivityError
+        For planned counts that make no probability, or draws from outside a roster.
+    ScopeError
+        For rounds of another scope than their block's.
     ConflictingOutcomeError
         Where the last revision of an outcome has two values.
 
     Notes
     -----
-    Where rounds of one ``episode_id`` share an outcome, intervals for independent rounds would be too narrow:
-    the estimate is shown, interval and p-value are null, with the reason.
+    Where two eligible rounds of a memory are of one ``episode_id`` and so share an outcome, an interval for
+    independent rounds would be too narrow: that memory's estimate is shown, its interval and p-value are null, with
+    the reason. Memories of the same scope whose eligible rounds are all of different episodes keep theirs.
 
     Examples
     --------
@@ -108,7 +126,7 @@ def utilities(
     [('a', 1.0), ('b', -1.0)]
     """
     for name, value, supported in (
-        ("by", by, ("memory", "query")),
+        ("by", by, ("memory", "query", "version")),
         ("reference", reference, ("pool", "card")),
         ("engine", engine, ("polars",)),
     ):
@@ -121,8 +139,10 @@ def utilities(
         weights=weights,
         adjust=adjust,
         reference=reference,
+        outcome_range=outcome_range,
     )
-    found = statistics_of_log(log, metric=metric, by_query=by == "query")
+    _check_reference(analysis, by)
+    found = _statistics(log, by, metric, analysis)
     cells = _cells(found, reference)
     frame = tabulate(
         found.keys.to_dict(),
@@ -140,6 +160,35 @@ def utilities(
             pl.Series("q_value", q_values(memories["p_value"].to_numpy(), adjust), nan_to_null=True)
         )
     return Utilities(memories, analysis, metric)
+
+
+def _check_reference(analysis: Analysis, by: str) -> None:
+    """Refuse what has no meaning against cards."""
+    if analysis.reference != "card":
+        return
+    for value, wrong, instead in (
+        (by, "version", "by='memory'"),
+        (analysis.estimator, "ht", "estimator='difference'"),
+        (analysis.outcome_range is not None, True, "reference='pool' for bounds"),
+    ):
+        if value == wrong:
+            name = "outcome_range" if wrong is True else repr(wrong)
+            raise ValueError(f"{name} is not supported with reference='card'; use {instead}")
+
+
+def _statistics(log: LogFrames, by: str, metric: str, analysis: Analysis) -> LogStatistics:
+    source = VersionedLog(log) if by == "version" else log
+    found = statistics_of_log(
+        source, metric=metric, by_query=by == "query", condense=analysis.estimator != "ht"
+    )
+    if analysis.outcome_range is not None and found.extremes is not None:
+        check_range(*found.extremes, *analysis.outcome_range)
+    if not isinstance(source, VersionedLog):
+        return found
+    named = found.keys.select(pl.col("memory_id").alias("unit")).join(
+        source.units, on="unit", how="left", maintain_order="left"
+    )
+    return replace(found, keys=named.select("scope", "memory_id", "content_hash"))
 
 
 def _cells(found: LogStatistics, reference: str) -> Cells:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +48,12 @@ class Interval:
         )
         return Interval(error, df, low, high, self.method)
 
+    def where(self, rows: BoolArray, other: Interval) -> Interval:
+        """Return these intervals in some rows and the other ones in the rest."""
+        return Interval(
+            *(np.where(rows, getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
+        )
+
 
 def newcombe_interval(
     exposed_successes: float,
@@ -72,7 +79,7 @@ def newcombe_interval(
     Raises
     ------
     ValueError
-        For an empty arm, successes outside ``0..n``, or a level outside (0, 1).
+        For an empty arm, infinite numbers, successes outside ``0..n``, or a level outside (0, 1).
 
     References
     ----------
@@ -86,6 +93,9 @@ def newcombe_interval(
     (0.2, 0.0524, 0.3339)
     """
     _check_level(level)
+    counts = (exposed_successes, n_exposed, control_successes, n_control)
+    if not all(map(math.isfinite, counts)):
+        raise ValueError(f"{counts} are the successes and rounds of both arms; give four finite numbers")
     if not (0 <= exposed_successes <= n_exposed and 0 <= control_successes <= n_control) or not (
         n_exposed > 0 and n_control > 0
     ):
@@ -110,11 +120,12 @@ def confidence_limits(
     contrast
         What :func:`combine_strata` returned.
     outcomes
-        Their values over the whole table.
+        Shape (M,), their values over each memory's family.
     family
         Shape (M,), which memories share a prior for their variance (those of one scope, or scope and group).
     interval
-        One of :data:`INTERVALS`. ``"auto"``: ``"newcombe"`` for two-valued outcomes, else ``"moderated"``.
+        One of :data:`INTERVALS`. ``"auto"``: ``"newcombe"`` where a family's outcomes are two-valued, else
+        ``"moderated"``.
     level
         Confidence level.
 
@@ -132,17 +143,22 @@ def confidence_limits(
     _check_level(level)
     if interval not in INTERVALS:
         raise ValueError(f"interval={interval!r}; use one of {', '.join(map(repr, INTERVALS))}")
-    if interval == "newcombe" and not outcomes.two_valued:
+    proportions = outcomes.two_valued
+    others = (contrast.n1 + contrast.n0 > 0) & ~proportions
+    if interval == "newcombe" and others.any():
+        row = int(np.argmax(others))
         raise ValueError(
-            f"interval='newcombe' is for two-valued outcomes; these lie between {outcomes.low:g} and "
-            f"{outcomes.high:g} with other values: use 'moderated' or 'auto'"
+            f"interval='newcombe' is for two-valued outcomes; some lie between {outcomes.low[row]:g} and "
+            f"{outcomes.high[row]:g} and are not: use 'moderated' or 'auto'"
         )
-    chosen = ("newcombe" if outcomes.two_valued else "moderated") if interval == "auto" else interval
-    if chosen == "newcombe":
+    if interval == "newcombe" or (interval == "auto" and proportions.all()):
         result = _newcombe(contrast, outcomes, level)
     else:
+        chosen = "moderated" if interval == "auto" else interval
         error, df = _standard_errors(contrast, chosen, family, outcomes.kurtosis)
         result = _symmetric(contrast.gap, error, df, level, chosen)
+        if interval == "auto" and proportions.any():
+            result = _newcombe(contrast, outcomes, level).where(proportions, result)
     if not contrast.design_count.all():
         result = _with_horvitz_thompson(contrast, result, level)
     return _centred(result, contrast)
@@ -166,18 +182,22 @@ def _centred(interval: Interval, contrast: Contrast) -> Interval:
 def _newcombe(contrast: Contrast, outcomes: Outcomes, level: float) -> Interval:
     """Stratum-weighted proportions at their effective sizes; with one stratum, Newcombe's interval itself."""
     cells, scale = contrast.cells, outcomes.high - outcomes.low
+    low_of_cell, scale_of_cell = outcomes.low[cells.memory], np.where(scale > 0, scale, 1.0)[cells.memory]
     size1, size0 = _effective_sizes(contrast)
 
     def proportion(mean: FloatArray) -> FloatArray:
         return np.clip(
-            contrast.sum_cells(contrast.share * np.clip((cells.offset + mean - outcomes.low) / scale, 0, 1)),
+            contrast.sum_cells(
+                contrast.share * np.clip((cells.offset + mean - low_of_cell) / scale_of_cell, 0, 1)
+            ),
             0,
             1,
         )
 
     z = _normal_quantile(level)
     p1, p0 = proportion(cells.exposed.mean), proportion(cells.control.mean)
-    low, high = _newcombe_limits(p1, size1, p0, size0, z)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        low, high = _newcombe_limits(p1, size1, p0, size0, z)
     shown = (contrast.n1 >= 2) & (contrast.n0 >= 2)
     low, high = np.where(shown, low * scale, np.nan), np.where(shown, high * scale, np.nan)
     nothing = np.full(len(low), np.nan)
@@ -211,10 +231,10 @@ def _effective_sizes(contrast: Contrast) -> tuple[FloatArray, FloatArray]:
 
 
 def _standard_errors(
-    contrast: Contrast, method: str, family: IntArray, kurtosis: float | FloatArray
+    contrast: Contrast, method: str, family: IntArray, kurtosis: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     error: Callable[..., tuple[FloatArray, FloatArray]] = {
-        "moderated": lambda: _moderated(contrast, family, np.broadcast_to(kurtosis, family.shape)),
+        "moderated": lambda: _moderated(contrast, family, kurtosis),
         "pooled": lambda: _pooled(contrast),
         "neyman": lambda: _unpooled(contrast, normal=True),
         "welch": lambda: _unpooled(contrast, normal=False),
@@ -306,13 +326,7 @@ def _with_horvitz_thompson(contrast: Contrast, interval: Interval, level: float)
     variance = contrast.sum_cells(contrast.share**2 * contrast.cells.second_moment / n**2)
     error = np.sqrt(np.where((variance > 0) & (contrast.n1 > 1) & (contrast.n0 > 1), variance, np.nan))
     own = _symmetric(contrast.gap, error, np.full(len(error), np.nan), level, "horvitz_thompson")
-    return Interval(
-        np.where(rows, own.std_error, interval.std_error),
-        np.where(rows, own.df, interval.df),
-        np.where(rows, own.low, interval.low),
-        np.where(rows, own.high, interval.high),
-        np.where(rows, own.method, interval.method),
-    )
+    return own.where(rows, interval)
 
 
 def t_quantile(df: FloatArray, level: float) -> FloatArray:

@@ -86,8 +86,10 @@ def moderate_variances(
     s2, d = np.asarray(variances, dtype=np.float64), np.asarray(df, dtype=np.float64)
     if s2.shape != d.shape:
         raise ValueError(f"variances have shape {s2.shape} and df {d.shape}; give one df for each variance")
-    if (d < 0).any() or (s2 < 0).any() or np.isinf(s2).any():
-        raise ValueError("variances and degrees of freedom are finite and not negative")
+    if not (np.isfinite(d) & (d >= 0)).all():
+        raise ValueError("degrees of freedom are finite and not negative; 0 for a variance that says nothing")
+    if (s2 < 0).any() or np.isinf(s2).any():
+        raise ValueError("variances are finite and not negative; NaN where there is none")
     if prior not in ("smyth", "mean", "auto"):
         raise ValueError(f"prior={prior!r}; use 'smyth', 'mean' or 'auto'")
     usable = (d > 0) & np.isfinite(s2)

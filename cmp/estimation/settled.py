@@ -9,7 +9,7 @@ import polars as pl
 
 from cmp.errors import ConflictingOutcomeError
 
-__all__ = ["LogFrames", "settled_rounds"]
+__all__ = ["LogFrames", "last_outcomes", "settled_rounds"]
 
 
 class LogFrames(Protocol):
@@ -32,7 +32,7 @@ def settled_rounds(log: LogFrames, *, metric: str, by_query: bool) -> nw.DataFra
     if by_query:
         rounds = rounds.with_columns(nw.coalesce(nw.col("group"), nw.col("query_hash")).alias("group"))
     chosen = ["round_id", "scope", "block_id", "block_row", "episode_id", *(["group"] if by_query else [])]
-    frame = rounds.select(chosen).join(_last_outcomes(log, metric), on="round_id", how="left").collect()
+    frame = rounds.select(chosen).join(last_outcomes(log, metric), on="round_id", how="left").collect()
     if (n := len(frame) - frame["round_id"].n_unique()) > 0:
         twice = frame.filter(frame["round_id"].is_duplicated())["round_id"][0]
         raise ValueError(
@@ -49,12 +49,23 @@ def settled_rounds(log: LogFrames, *, metric: str, by_query: bool) -> nw.DataFra
     return frame
 
 
-def _last_outcomes(log: LogFrames, metric: str) -> nw.LazyFrame[Any]:
-    outcomes = (
-        nw.from_native(log.outcomes())
-        .filter(nw.col("metric") == metric)
-        .select("round_id", "value", "revision")
-    )
+def last_outcomes(log: LogFrames, metric: str) -> nw.LazyFrame[Any]:
+    """Return ``round_id`` and ``y``: the last revision of each round's outcome.
+
+    Raises
+    ------
+    ValueError
+        For a metric that the log does not hold though it holds others, or an outcome that is not finite.
+    ConflictingOutcomeError
+        Where the last revision has two values.
+    """
+    every = nw.from_native(log.outcomes())
+    metrics = every.select("metric").unique().collect()["metric"].to_list()
+    if metrics and metric not in metrics:
+        raise ValueError(
+            f"the log holds no outcome of metric {metric!r}; it has {', '.join(map(repr, sorted(metrics)))}"
+        )
+    outcomes = every.filter(nw.col("metric") == metric).select("round_id", "value", "revision")
     last = outcomes.group_by("round_id").agg(nw.col("revision").max())
     frame = (
         outcomes.join(last, on=["round_id", "revision"], how="inner")

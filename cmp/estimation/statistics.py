@@ -9,7 +9,7 @@ result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -22,9 +22,10 @@ from cmp.estimation.cells import (
     Cells,
     Outcomes,
     Tallies,
-    describe_values,
-    kurtosis_within,
+    describe_outcomes,
 )
+from cmp.estimation.consistency import check_blocks, check_certain, check_drawn
+from cmp.estimation.episodes import memories_with_shared_outcomes
 from cmp.estimation.settled import LogFrames, settled_rounds
 from cmp.estimation.sums import FloatArray, IntArray, group_sums, limb_quanta
 
@@ -40,10 +41,13 @@ class LogStatistics:
     cells: Cells
     tallies: Tallies
     outcomes: Outcomes
+    """One a memory: those of its family."""
+    extremes: tuple[float, float] | None
+    """Least and greatest outcome of randomized rounds; None without any."""
     family: IntArray
     """Shape (M,), one code a scope, or a scope and group."""
     clustered: BoolArray
-    """Shape (M,), whether rounds of the family share an episode, hence an outcome."""
+    """Shape (M,), whether two of the memory's own rounds share an episode, hence an outcome."""
     content_changed: BoolArray
     """Shape (M,)."""
     stratum: IntArray
@@ -57,18 +61,32 @@ class LogStatistics:
 #: What is summed over rounds: how many, how many with an outcome, and the limbs.
 _COUNTS = ("rounds", "known")
 
+#: Least binary exponent of a scope's unit: below it limbs would be subnormal.
+_LEAST_EXPONENT = -900
+
 #: Cells built at once: some hundred bytes each.
 _PORTION = 1_000_000
 
 
-def statistics_of_log(log: LogFrames, *, metric: str, by_query: bool) -> LogStatistics:
+def statistics_of_log(log: LogFrames, *, metric: str, by_query: bool, condense: bool = True) -> LogStatistics:
     """Sum a log up to one row per memory and stratum (block, or block and query).
+
+    Parameters
+    ----------
+    log, metric, by_query
+        What to sum.
+    condense
+        Whether a memory's strata without an exposure become one cell: they hold no contrast, and there may be many.
 
     Raises
     ------
     ValueError
-        For a ``round_id`` that is not unique, a randomized round without a block, or (by query) one that has
-        neither a group nor a query hash.
+        For a ``round_id`` that is not unique, a randomized round without a block or of an unknown one, (by query)
+        one that has neither a group nor a query hash, or a metric that the log does not hold.
+    PositivityError
+        For planned counts that make no probability, or draws from outside the roster.
+    ScopeError
+        For a round of another scope than its block's.
     ConflictingOutcomeError
         Where the last revision of an outcome has two values.
     """
@@ -77,19 +95,30 @@ def statistics_of_log(log: LogFrames, *, metric: str, by_query: bool) -> LogStat
     key = ["scope", *(["group"] if by_query else []), "memory_id"]
     totals = rounds.group_by(strata).agg(*(nw.col(name).sum() for name in sums), nw.col("offset").max())
     blocks = nw.from_native(log.blocks()).select("block_id", "scope", "length").collect()
-    totals = blocks.join(totals, on="block_id", how="inner" if by_query else "left")
-    withheld = _withholding(log, rounds, strata, sums)
     rosters = (
         nw.from_native(log.rosters()).select("block_id", "memory_id", "planned", "removed_row").collect()
     )
-    events = _sums_of_events(_events(log, rounds, strata, sums), strata, sums)
+    check_blocks(rounds, blocks, rosters)
+    totals = blocks.join(totals, on="block_id", how="inner" if by_query else "left")
+    withheld = _withholding(log, rounds, strata, sums)
+    rows = _events(log, rounds, rosters, strata, sums)
+    events = _sums_of_events(rows, strata, sums)
     parts = []
     for cells in _portions(totals, rosters, strata):
         whole = _totals_before_removal(cells, rounds, strata, sums)
-        parts.append(_condensed(whole.join(events, on=[*strata, "memory_id"], how="left"), key))
+        joined = whole.join(events, on=[*strata, "memory_id"], how="left")
+        parts.append(_condensed(joined, key, condense=condense))
     kept = withheld.join(totals.select(*strata, "scope", "offset"), on=strata, how="inner").to_native()
     changed = _changed_content(log, rounds, key)
-    return _assemble(pl.concat(parts), key, sums, rounds.to_native(), changed, kept)
+    # kept and withheld rounds are barred from the draw's contrast, and are one of their own
+    barred = rows.filter(nw.col("barred") & (len(withheld) == 0)).select("round_id", "memory_id")
+    shared = memories_with_shared_outcomes(
+        rounds.to_native(),
+        rosters.join(blocks.select("block_id", "length"), on="block_id", how="inner").to_native(),
+        barred.to_native(),
+        key,
+    )
+    return _assemble(pl.concat(parts), key, sums, rounds.to_native(), changed, shared, kept)
 
 
 def _portions(
@@ -116,15 +145,18 @@ def _sums_of_events(
         for kind in ("drawn", "barred")
         for name in sums
     ]
-    return events.group_by([*strata, "memory_id"]).agg(*both)
+    ranked = nw.col("ranked").cast(nw.Float64).sum().alias("ranked_rounds")
+    return events.group_by([*strata, "memory_id"]).agg(*both, ranked)
 
 
-def _condensed(cells: nw.DataFrame[Any], key: list[str]) -> pl.DataFrame:
-    """Add up, for each memory, the strata without an exposed outcome: they have counts and no contrast."""
+def _condensed(cells: nw.DataFrame[Any], key: list[str], *, condense: bool) -> pl.DataFrame:
+    """Add up, for each memory, the strata without an exposure: they have counts and no contrast."""
     native: pl.DataFrame = cells.to_native()
     seen = pl.col("known").fill_null(0.0) - pl.col("barred_known").fill_null(0.0) > 0
     native = native.with_columns(pl.when(seen).then(1.0).otherwise(0.0).alias("strata"))
-    idle = pl.col("drawn_known").fill_null(0.0) == 0
+    if not condense:
+        return native
+    idle = pl.col("drawn_rounds").fill_null(0.0) == 0
     odds = [(pl.col("planned") <= 0).alias("never"), (pl.col("planned") >= pl.col("length")).alias("always")]
     same = ("planned", "length", "offset", "block_id", "removed_row", "size")
     rest = (
@@ -139,7 +171,10 @@ def _condensed(cells: nw.DataFrame[Any], key: list[str]) -> pl.DataFrame:
 
 
 def _with_limbs(rounds: nw.DataFrame[Any], strata: Sequence[str]) -> tuple[nw.DataFrame[Any], list[str]]:
-    """Add counts, the stratum's offset (its least outcome: no row order in it), limbs of d and d squared."""
+    """Add counts, the stratum's offset (its least outcome: no row order in it), limbs of d and d squared.
+
+    Limbs are fractions of the scope's largest value, so that what one scope holds never rounds another's.
+    """
     rounds = rounds.with_columns(
         nw.lit(1.0).alias("rounds"),
         (~nw.col("y").is_null()).cast(nw.Float64).alias("known"),
@@ -147,33 +182,43 @@ def _with_limbs(rounds: nw.DataFrame[Any], strata: Sequence[str]) -> tuple[nw.Da
     ).with_columns((nw.col("y") - nw.col("offset")).fill_null(0.0).alias("d"))
     rounds = rounds.with_columns((nw.col("d") * nw.col("d")).alias("d2"))
     sums = list(_COUNTS)
+    quanta = limb_quanta(1.0, len(rounds))
     for name in ("d", "d2"):
-        rest = nw.col(name)
-        for place, quantum in enumerate(limb_quanta(float(rounds[name].max() or 0.0), len(rounds))):
-            limb = f"{name}_{place}"
-            rounds = rounds.with_columns(((rest / quantum).round() * quantum).alias(limb))
-            rest = rest - nw.col(limb)
-            sums.append(limb)
-    return rounds, sums
+        top = rounds.select(nw.col(name).max().over("scope"))[name].to_numpy()
+        unit = np.ldexp(1.0, np.maximum(np.frexp(top)[1], _LEAST_EXPONENT))
+        rounds = rounds.with_columns(nw.new_series("unit", unit, backend="polars"))
+        rest = nw.col(name) / nw.col("unit")
+        for place, quantum in enumerate(quanta):
+            limb = (rest / quantum).round() * quantum
+            rounds = rounds.with_columns((limb * nw.col("unit")).alias(f"{name}_{place}"))
+            rest = rest - limb
+            sums.append(f"{name}_{place}")
+    return rounds.drop("unit", strict=False), sums
 
 
 def _events(
-    log: LogFrames, rounds: nw.DataFrame[Any], strata: Sequence[str], sums: Sequence[str]
+    log: LogFrames,
+    rounds: nw.DataFrame[Any],
+    rosters: nw.DataFrame[Any],
+    strata: Sequence[str],
+    sums: Sequence[str],
 ) -> nw.DataFrame[Any]:
-    """Return one row per (round, memory) that was drawn, or barred because it was ranked or withheld.
+    """Return one row per (round, memory) that was drawn, or barred because it was ranked, withheld or elsewhere.
 
     A memory that was ranked as well as drawn is barred. Rounds at or after a memory's removal are left out.
     """
     is_random, is_card = nw.col("arm") == "random", nw.col("arm") == "card"
+    is_ranked, is_elsewhere = nw.col("arm").is_in(["ranked", "withheld"]), nw.col("arm") == "elsewhere"
     events = (
         nw.from_native(log.exposures())
-        .filter(((is_random | is_card) & nw.col("assigned")) | nw.col("arm").is_in(["ranked", "withheld"]))
+        .filter(((is_random | is_card) & nw.col("assigned")) | is_ranked | is_elsewhere)
         .group_by("round_id", "memory_id")
-        .agg((~is_random & ~is_card).max().alias("barred"))
+        .agg((~is_random & ~is_card).max().alias("barred"), is_ranked.max().alias("ranked"))
         .collect()
         .join(rounds.select("round_id", "block_row", *strata, *sums), on="round_id", how="inner")
     )
-    removed = nw.from_native(log.rosters()).filter(~nw.col("removed_row").is_null()).collect()
+    check_drawn(events.filter(~nw.col("barred")), rosters)
+    removed = rosters.filter(~nw.col("removed_row").is_null())
     if len(removed):
         events = events.join(
             removed.select("block_id", "memory_id", "removed_row"), on=["block_id", "memory_id"], how="left"
@@ -248,6 +293,7 @@ def _assemble(
     sums: Sequence[str],
     rounds: pl.DataFrame,
     changed: pl.DataFrame,
+    shared: pl.DataFrame,
     kept: pl.DataFrame,
 ) -> LogStatistics:
     cells = cells.sort(*key, "block_id")
@@ -255,25 +301,28 @@ def _assemble(
     rows = cells.select(key).join(keys.with_row_index("row"), on=key, how="left", maintain_order="left")
     memory = rows["row"].cast(pl.Int64).to_numpy()
     everyone, drawn, barred = (_columns(cells, sums, prefix) for prefix in ("", "drawn_", "barred_"))
-    one = _columns(cells, ["offset", "strata"], "")
+    one = _columns(cells, ["offset", "strata", "ranked_rounds"], "")
     rest = {name: everyone[name] - drawn[name] - barred[name] for name in sums}
+    check_certain(cells, rest["rounds"] > 0)
     pi = (cells["planned"] / cells["length"]).to_numpy()
     chance = (pi > 0.0) & (pi < 1.0)
     certain = np.where(chance, 0.0, everyone["rounds"] - barred["rounds"])
     tallies = (
         group_sums(memory, values, len(keys)).astype(np.int64)
-        for values in (barred["rounds"], certain, np.where(pi >= 1.0, certain, 0.0))
+        for values in (one["ranked_rounds"], barred["rounds"], certain, np.where(pi >= 1.0, certain, 0.0))
     )
     families = keys.select(key[:-1])
+    family = families.select(pl.struct(pl.all()).rle_id().cast(pl.Int64)).to_series().to_numpy()
     return LogStatistics(
         keys=keys,
         cells=Cells.unweighted(
             memory, one["offset"], pi, _arm(drawn), _arm(rest), strata=one["strata"]
         ).select(chance),
         tallies=Tallies(*tallies),
-        outcomes=_describe(rounds, families, key[:-1]),
-        family=families.select(pl.struct(pl.all()).rle_id().cast(pl.Int64)).to_series().to_numpy(),
-        clustered=_is_in(families, _families_with_shared_outcomes(rounds, key[:-1]), key[:-1]),
+        outcomes=_describe(rounds, families, family),
+        family=family,
+        clustered=_is_in(keys, shared, key),
+        extremes=_extremes(rounds["y"].drop_nulls().to_numpy()),
         content_changed=_is_in(keys, changed, key),
         stratum=cells.filter(chance)
         .select(pl.struct([name for name in ("block_id", "group") if name in cells.columns]).rank("dense"))
@@ -297,24 +346,21 @@ def _withholding_cells(kept: pl.DataFrame, keys: pl.DataFrame, key: list[str], s
     )
 
 
-def _describe(rounds: pl.DataFrame, families: pl.DataFrame, family: list[str]) -> Outcomes:
-    """Describe the outcomes, with the kurtosis of each memory's family; ``families`` has a row a memory."""
-    known = rounds.filter(pl.col("y").is_not_null())
-    found = describe_values(known["y"].to_numpy())
-    if found.two_valued or not known.height:
-        return found
+def _describe(rounds: pl.DataFrame, families: pl.DataFrame, family: IntArray) -> Outcomes:
+    """Describe the outcomes of each memory's family; ``families`` and ``family`` have a row a memory."""
+    names = families.columns
+    codes = families.with_columns(family=pl.Series(family, dtype=pl.Int64)).unique()
+    known = rounds.filter(pl.col("y").is_not_null()).join(codes, on=names, how="inner")
     strata = [name for name in ("block_id", "group") if name in known.columns]
-    codes = known.select(
-        pl.struct(strata).rank("dense").alias("stratum") - 1,
-        pl.struct(family).rank("dense").alias("family") - 1,
-    ).cast(pl.Int64)
-    of_family = kurtosis_within(
-        known["y"].to_numpy(), codes["stratum"].to_numpy(), codes["family"].to_numpy()
+    stratum = known.select(pl.struct(strata).rank("dense").cast(pl.Int64) - 1).to_series()
+    found = describe_outcomes(
+        known["y"].to_numpy(), stratum.to_numpy(), known["family"].to_numpy(), int(family.max(initial=-1)) + 1
     )
-    table = known.select(family).with_columns(codes["family"]).unique()
-    kurtosis = table.with_columns(pl.Series("kurtosis", of_family)[table["family"]])
-    joined = families.join(kurtosis.drop("family"), on=family, how="left", maintain_order="left")
-    return replace(found, kurtosis=joined["kurtosis"].fill_null(3.0).to_numpy())
+    return found.of(family)
+
+
+def _extremes(y: FloatArray) -> tuple[float, float] | None:
+    return (float(y.min()), float(y.max())) if y.size else None
 
 
 def _columns(cells: pl.DataFrame, names: Sequence[str], prefix: str) -> dict[str, FloatArray]:
@@ -327,11 +373,6 @@ def _arm(sums: dict[str, FloatArray]) -> Arm:
         for of in ("d", "d2")
     )
     return Arm.unweighted(sums["known"], sums["rounds"] - sums["known"], total, squares)
-
-
-def _families_with_shared_outcomes(rounds: pl.DataFrame, family: list[str]) -> pl.DataFrame:
-    known = rounds.filter(pl.col("episode_id").is_not_null() & pl.col("y").is_not_null())
-    return known.group_by([*family, "episode_id"]).len().filter(pl.col("len") > 1).select(family).unique()
 
 
 def _is_in(frame: pl.DataFrame, members: pl.DataFrame, on: list[str]) -> BoolArray:

@@ -28,6 +28,7 @@ class Analysis:
     weights: str = "precision"
     adjust: str = "bh"
     reference: str = "pool"
+    outcome_range: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -45,14 +46,16 @@ class Utilities:
     Attributes
     ----------
     frame
-        polars columns: ``scope``, ``group`` (by query only), ``memory_id``; ``n_exposed``, ``n_control``
-        (eligible rounds with an outcome); ``mean_exposed``, ``mean_control``, ``utility``, ``std_error``,
-        ``ci_low``, ``ci_high`` (outcome units); ``df``; ``p_value``, ``q_value``; ``state``, ``reason``;
-        ``reference`` (what the utility is relative to), ``interval`` (which one it is);
-        ``n_missing_exposed``, ``n_missing_control`` (eligible rounds without an outcome); ``n_certain``
-        (rounds with propensity 0 or 1); ``n_strata`` (with an eligible outcome), ``n_strata_empty`` (of
-        these, with an empty arm: they contribute nothing); ``content_changed``. What is not known is null,
-        never 0.
+        polars columns: ``scope``, ``group`` (by query only), ``memory_id``, ``content_hash`` (by version
+        only); ``n_exposed``, ``n_control`` (eligible rounds with an outcome); ``mean_exposed``,
+        ``mean_control``, ``utility``, ``std_error``, ``ci_low``, ``ci_high`` (outcome units); ``df``;
+        ``p_value``, ``q_value``; ``state``, ``reason``; ``reference`` (what the utility is relative to),
+        ``interval`` (which one it is); ``n_missing_exposed``, ``n_missing_control`` (eligible rounds without
+        an outcome), ``p_missing`` (of both arms missing as readily, within strata); ``bound_low``,
+        ``bound_high`` (with a range of outcomes: what the utility may be whatever the missing ones are);
+        ``n_certain`` (rounds with propensity 0 or 1); ``n_strata`` (with an eligible outcome),
+        ``n_strata_empty`` (of these, with an empty arm: they contribute nothing, or under ``"ht"`` that
+        arm's total of 0); ``content_changed``. What is not known is null, never 0.
     analysis
         What was asked for.
     metric
@@ -70,7 +73,7 @@ class Utilities:
     >>> print(u.summary())
     2 memories: 2 ESTIMATED
     utility of 'reward' relative to the pool: difference estimator, 95% intervals (newcombe)
-    q < 0.05 (bh): 0 helpful, 0 harmful
+    q < 0.05 (bh): 0 above the pool's mean, 0 below
     """
 
     frame: pl.DataFrame
@@ -103,15 +106,14 @@ class Utilities:
         kinds = ", ".join(self.frame["interval"].unique().sort()) or "none"
         found = self.frame.filter(pl.col("q_value") < alpha)
         helpful = found.filter(pl.col("utility") > 0).height
-        missing = self.frame.filter(pl.sum_horizontal("n_missing_exposed", "n_missing_control") > 0).height
         changed = int(self.frame["content_changed"].sum())
         lines = [
             f"{len(self)} memories: " + ", ".join(f"{n} {state}" for state, n in states.most_common()),
             f"utility of {self.metric!r} relative to the {asked.reference}: {asked.estimator} estimator, "
             f"{asked.level:.0%} intervals ({kinds})",
-            f"q < {alpha:.2g} ({asked.adjust}): {helpful} helpful, {found.height - helpful} harmful",
+            f"q < {alpha:.2g} ({asked.adjust}): " + _signs(asked.reference, helpful, found.height - helpful),
         ]
-        lines += [f"{missing} memories have eligible rounds without an outcome"] if missing else []
+        lines += _missing_lines(self.frame, alpha)
         lines += [f"{changed} memories changed content under the same id"] if changed else []
         return "\n".join(lines)
 
@@ -143,3 +145,24 @@ class Utilities:
         axes.invert_yaxis()
         axes.set_xlabel(f"utility ({self.metric}, relative to {self.analysis.reference})")
         return axes
+
+
+def _signs(reference: str, above: int, below: int) -> str:
+    """Name the signs: relative to the pool, one below its mean may still be useful."""
+    if reference == "pool":
+        return f"{above} above the pool's mean, {below} below"
+    return f"{above} helpful, {below} harmful"
+
+
+def _missing_lines(frame: pl.DataFrame, alpha: float) -> list[str]:
+    """Say how many outcomes are missing by arm, over all memories, and where that differs."""
+    missing = frame.filter(pl.sum_horizontal("n_missing_exposed", "n_missing_control") > 0)
+    if not missing.height:
+        return []
+    totals = frame.select(pl.sum("n_missing_exposed", "n_exposed", "n_missing_control", "n_control")).row(0)
+    shares = [gone / max(gone + known, 1) for gone, known in (totals[:2], totals[2:])]
+    torn = missing.filter(pl.col("p_missing") < alpha).height
+    return [
+        f"{missing.height} memories have eligible rounds without an outcome: {shares[0]:.1%} of exposed, "
+        f"{shares[1]:.1%} of control rounds; {torn} differ by arm (p < {alpha:.2g}, not adjusted)"
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cmp.estimation.inputs import read_booleans, read_outcomes
 from cmp.estimation.sums import FloatArray
 
 __all__ = ["neyman_variance_estimate", "null_variance", "randomization_variance"]
@@ -100,7 +101,7 @@ def neyman_variance_estimate(outcomes: npt.ArrayLike, assigned: npt.ArrayLike) -
     Raises
     ------
     ValueError
-        For shapes that differ or infinite outcomes.
+        For shapes that differ, infinite outcomes, or assignments that are not True or False.
 
     References
     ----------
@@ -113,11 +114,9 @@ def neyman_variance_estimate(outcomes: npt.ArrayLike, assigned: npt.ArrayLike) -
     >>> neyman_variance_estimate([1, 0, 1], [1, 0, 0]) is None
     True
     """
-    y, z = np.asarray(outcomes, dtype=np.float64), np.asarray(assigned, dtype=bool)
+    y, z = read_outcomes(outcomes), read_booleans(assigned, "assigned")
     if y.shape != z.shape or y.ndim != 1:
         raise ValueError(f"outcomes have shape {y.shape} and assigned {z.shape}; give one of each a round")
-    if np.isinf(y).any():
-        raise ValueError("outcomes hold an infinity; a missing outcome is NaN")
     known = ~np.isnan(y)
     arms = y[known & z], y[known & ~z]
     if min(map(len, arms)) < 2:
@@ -135,6 +134,8 @@ def _finite(values: npt.ArrayLike, name: str) -> FloatArray:
 
 
 def _arm_size(n_exposed: int, n: int) -> int:
+    if isinstance(n_exposed, bool) or not float(n_exposed).is_integer():
+        raise ValueError(f"n_exposed={n_exposed!r}; give a whole number of exposed rounds")
     if not 0 < n_exposed < n:
         raise ValueError(f"{n_exposed} of {n} rounds exposed leaves an arm empty; no difference is defined")
-    return n_exposed
+    return int(n_exposed)

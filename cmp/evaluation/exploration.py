@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from cmp.estimation import estimate
+from cmp.estimation.settled import last_outcomes
 
 if TYPE_CHECKING:
     from cmp.log.reading import Log
@@ -49,7 +50,7 @@ def exposure_cost(log: Log, metric: str = "reward", level: float = 0.95) -> Expo
     Raises
     ------
     ValueError
-        Where the log has no holdout rounds.
+        Where the log has no holdout rounds, or other metrics only.
 
     Examples
     --------
@@ -66,25 +67,23 @@ def exposure_cost(log: Log, metric: str = "reward", level: float = 0.95) -> Expo
     -0.5
     """
     held = pl.col("fallback_reason") == "holdout"
-    outcomes = log.outcomes().filter(pl.col("metric") == metric).sort("revision")
-    last = outcomes.group_by("round_id").agg(pl.col("value").last())
+    last = last_outcomes(log, metric).to_native()
     rounds = (
         log.rounds()
         .filter(pl.col("randomized") | held.fill_null(False))
         .join(last, on="round_id", how="left")
-        .select("scope", "randomized", "value")
+        .select("scope", "randomized", "y")
         .collect()
     )
     if rounds["randomized"].all():
         raise ValueError("this log has no holdout rounds; serve with cmp.wrap(..., holdout=0.1)")
-    y = rounds["value"].to_numpy().astype(float)
-    scopes = rounds["scope"].rank("dense").to_numpy()
-    row = estimate(rounds["randomized"].to_numpy(), y, strata=scopes, level=level).frame.row(0, named=True)
-    names = ("std_error", "ci_low", "ci_high", "p_value")
-    counts = (
-        np.isfinite(y) & rounds["randomized"].to_numpy(),
-        np.isfinite(y) & ~rounds["randomized"].to_numpy(),
+    y, drawn = rounds["y"].to_numpy().astype(float), rounds["randomized"].to_numpy()
+    row = estimate(drawn, y, strata=rounds["scope"].rank("dense").to_numpy(), level=level).frame.row(
+        0, named=True
     )
     return ExposureCost(
-        row["utility"], *(row[name] for name in names), *(int(count.sum()) for count in counts), row["reason"]
+        cost=row["utility"],
+        **{name: row[name] for name in ("std_error", "ci_low", "ci_high", "p_value", "reason")},
+        n_randomized=int((np.isfinite(y) & drawn).sum()),
+        n_holdout=int((np.isfinite(y) & ~drawn).sum()),
     )

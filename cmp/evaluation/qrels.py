@@ -9,12 +9,13 @@ from pathlib import Path
 
 import polars as pl
 
-from cmp.errors import DatasetError
+from cmp.errors import DatasetError, InvalidIdError
+from cmp.protocols import canonical_id
 
 __all__ = ["Qrels", "read_qrels"]
 
-_SCHEMA = {"query_id": pl.String, "scope": pl.String, "memory_id": pl.String, "relevance": pl.Int64}
 _KEY = ["query_id", "scope", "memory_id"]
+_SCHEMA = dict.fromkeys(_KEY, pl.String) | {"relevance": pl.Int64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class Qrels:
     Attributes
     ----------
     frame
-        ``query_id`` (null where labels are by scope), ``scope`` (null where not given), ``memory_id``,
-        ``relevance`` (0: judged, and not needed; above 0: needed). Sorted.
+        ``query_id`` (null where labels are by scope: then every query of it needs the memory), ``scope`` (null
+        where not given), ``memory_id``, ``relevance`` (0: judged, and not needed; above 0: needed). Sorted.
     source
         Where the labels are from: the file's name and the sha256 of its bytes, or ``"frame"``; then, for each
         override, the same of it.
@@ -61,7 +62,13 @@ class Qrels:
         ----------
         corrections
             Qrels that win where they name the same query, scope and memory: relevance 0 takes a key away, a
-            new row adds one. A frame or a file.
+            new row adds one. A frame or a file. One without a scope, as in a TREC file, is of the scope that its
+            query's labels have.
+
+        Raises
+        ------
+        DatasetError
+            For a correction without a scope of a query that has labels in several.
 
         Examples
         --------
@@ -70,15 +77,44 @@ class Qrels:
         >>> labels.with_overrides(moved).key_memories["memory_id"].to_list()
         ['b']
         """
-        new = read_qrels(corrections)
-        kept = self.frame.join(new.frame, on=_KEY, how="anti", nulls_equal=True)
-        same = self.frame.join(new.frame, on=[*_KEY, "relevance"], how="semi", nulls_equal=True).height
+        read = read_qrels(corrections)
+        new = _in_the_scope_of_their_query(read.frame, self.frame)
+        pair = ["query_id", "memory_id"]
+        same_pair = self.frame.join(new.select(_KEY), on=pair, how="inner", nulls_equal=True)
+        replaced = same_pair.filter(
+            pl.col("scope").is_null() | pl.col("scope").eq_missing(pl.col("scope_right"))
+        ).select(
+            *pair, "scope", pl.col("scope_right").alias("new_scope"), pl.col("relevance").alias("before")
+        )
+        before = new.join(
+            replaced.group_by(*pair, "new_scope").agg(pl.col("before").max()),
+            left_on=_KEY,
+            right_on=["query_id", "new_scope", "memory_id"],
+            how="left",
+            nulls_equal=True,
+        )["before"].fill_null(0)
+        kept = self.frame.join(replaced, on=_KEY, how="anti", nulls_equal=True)
         return replace(
             self,
-            frame=pl.concat([kept, new.frame]).sort(_KEY),
-            source=self.source + new.source,
-            overridden=self.overridden + new.frame.height - same,
+            frame=pl.concat([kept, new]).sort(_KEY),
+            source=self.source + read.source,
+            overridden=self.overridden + int((before != new["relevance"]).sum()),
         )
+
+
+def _in_the_scope_of_their_query(new: pl.DataFrame, old: pl.DataFrame) -> pl.DataFrame:
+    """Give each correction without a scope the one scope of its query's labels."""
+    homes = old.group_by("query_id").agg(pl.col("scope").drop_nulls().unique().sort().alias("homes"))
+    found = new.join(homes, on="query_id", how="left", maintain_order="left")
+    torn = found.filter(pl.col("scope").is_null() & (pl.col("homes").list.len() > 1))
+    if torn.height:
+        query, scopes = torn["query_id"][0], torn["homes"][0].head(2).to_list()
+        raise DatasetError(
+            f"{torn.height} corrections name no scope, and their queries have labels in several ({query!r} in "
+            f"{', '.join(map(repr, scopes))}); give the corrections a scope column"
+        )
+    home = pl.col("homes").list.first()
+    return found.with_columns(pl.coalesce("scope", home).alias("scope")).select(list(_SCHEMA))
 
 
 def read_qrels(source: str | PathLike[str] | pl.DataFrame) -> Qrels:
@@ -89,7 +125,7 @@ def read_qrels(source: str | PathLike[str] | pl.DataFrame) -> Qrels:
     source
         A file of lines ``query_id 0 memory_id relevance``, separated by blanks (or by tabs alone, where ids
         hold blanks); or a polars frame with ``memory_id``, ``query_id`` or ``scope`` or both, and
-        ``relevance`` (1 where the column is absent).
+        ``relevance`` (1 where the column is absent). Ids are strings or integers.
 
     Returns
     -------
@@ -99,7 +135,8 @@ def read_qrels(source: str | PathLike[str] | pl.DataFrame) -> Qrels:
     Raises
     ------
     DatasetError
-        For a line or a frame that is no qrels, ids that are missing, or one label with two relevances.
+        For a line or a frame that is no qrels, ids that are missing or no ids, a relevance that is no whole
+        number, or one label with two relevances.
 
     References
     ----------
@@ -117,10 +154,12 @@ def read_qrels(source: str | PathLike[str] | pl.DataFrame) -> Qrels:
     path = Path(source)
     try:
         content = path.read_bytes()
-        lines = content.decode("utf-8-sig").splitlines()
+        lines = content.decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DatasetError(f"cannot read qrels from {path.name}: {error}") from error
-    rows = [_row(line, number, path.name) for number, line in enumerate(lines, 1) if line.strip()]
+    rows = [
+        _row(line.rstrip("\r"), number, path.name) for number, line in enumerate(lines, 1) if line.strip()
+    ]
     frame = pl.DataFrame(
         rows, schema={"query_id": pl.String, "memory_id": pl.String, "relevance": pl.Int64}, orient="row"
     )
@@ -128,13 +167,13 @@ def read_qrels(source: str | PathLike[str] | pl.DataFrame) -> Qrels:
 
 
 def _row(line: str, number: int, name: str) -> tuple[str, str, int]:
-    parts = line.split("\t") if line.count("\t") == 3 else line.split()
     try:
-        query, _, memory, relevance = (part.strip() for part in parts)
-        return query, memory, int(relevance)
+        query, _, memory, relevance = line.split("\t") if line.count("\t") == 3 else line.split()
+        return canonical_id(query, "the query"), canonical_id(memory), int(relevance)
     except ValueError:
         raise DatasetError(
-            f"line {number} of {name} is {line!r}; a qrels line is 'query_id 0 memory_id relevance'"
+            f"line {number} of {name} is {line!r}; a qrels line is 'query_id 0 memory_id relevance', where the "
+            "relevance is a whole number and no id is empty"
         ) from None
 
 
@@ -142,13 +181,9 @@ def _from_frame(given: pl.DataFrame, source: str) -> Qrels:
     if "memory_id" not in given.columns or not {"query_id", "scope"} & set(given.columns):
         raise DatasetError(f"qrels have columns {given.columns}; they need memory_id, and query_id or scope")
     frame = given.select(
-        *(
-            pl.col(name).cast(dtype)
-            if name in given.columns
-            else pl.lit(1 if name == "relevance" else None, dtype).alias(name)
-            for name, dtype in _SCHEMA.items()
-        )
-    ).with_columns(pl.col("relevance").clip(0))
+        *(_ids(given, name) for name in _KEY),
+        _relevances(given),
+    )
     bare = frame.filter(
         pl.col("memory_id").is_null()
         | pl.col("relevance").is_null()
@@ -165,3 +200,35 @@ def _from_frame(given: pl.DataFrame, source: str) -> Qrels:
             f"a label has two relevances, {torn['relevance'].to_list()[:2]}: {torn.row(0, named=True)}"
         )
     return Qrels(unique, (source,), frame.height - unique.height)
+
+
+def _ids(given: pl.DataFrame, name: str) -> pl.Series:
+    """Return a column of ids as the log writes them, null where it is missing."""
+    if name not in given.columns:
+        return pl.Series(name, [None] * given.height, dtype=pl.String)
+    column = given[name]
+    if column.dtype == pl.String and not (column == "").any():
+        return column
+    try:
+        ids = [
+            None if value is None else canonical_id(value, f"label {row}") for row, value in enumerate(column)
+        ]
+    except InvalidIdError as error:
+        raise DatasetError(f"the column {name} of the qrels holds no ids: {error}") from error
+    return pl.Series(name, ids, dtype=pl.String)
+
+
+def _relevances(given: pl.DataFrame) -> pl.Series:
+    """Return whole relevances of at least 0, null where missing; 1 where there is no such column."""
+    if "relevance" not in given.columns:
+        return pl.Series("relevance", [1] * given.height, dtype=pl.Int64)
+    column = given["relevance"]
+    whole = column.cast(pl.Float64, strict=False).cast(pl.Int64, strict=False)
+    exact = whole == column.cast(pl.Float64, strict=False)
+    bad = (column.is_not_null() & ~exact.fill_null(False)).arg_true()
+    if len(bad):
+        raise DatasetError(
+            f"the relevance of label {bad[0]} is {column[bad[0]]!r}; a relevance is a whole number: cut graded "
+            "scores first"
+        )
+    return whole.clip(0).alias("relevance")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from cmp.evaluation.qrels import Qrels, read_qrels
 from cmp.evaluation.readings import Reading, read_log, read_retriever
 from cmp.protocols import MemoryBackend
 
@@ -122,8 +123,8 @@ def support(
         ``query_id, scope, text`` and perhaps ``category``. A log needs it only for the categories; its
         queries are the rounds' ``group``, or ``query_hash`` where there is none.
     qrels
-        Key-memory labels: a frame (or an object with ``.frame``) of ``query_id, memory_id`` and perhaps
-        ``scope`` and ``relevance``; a relevance of 0 or less is no label. None reports on the memories
+        Key-memory labels, as :func:`~cmp.evaluation.read_qrels` reads them (a frame or a file too); a relevance of 0
+        or less is no label, and a label of a scope alone is of each of its queries. None reports on the memories
         alone.
     cutoff
         Results that count as retrieved; 6 by default. A log has its own.
@@ -133,7 +134,8 @@ def support(
     Raises
     ------
     GranularityError
-        Where not one label names a memory of the pool, or not one names a query.
+        Where not one label names a memory of the pool, not one names a query, or labels without a scope fit
+        memories of several.
     ValueError
         Where a retriever comes without queries, ``cutoff`` is not positive or comes with a log, or a frame
         lacks a column.
@@ -170,15 +172,8 @@ def support(
 
 
 def _labels(qrels: Any) -> pl.DataFrame:
-    frame: pl.DataFrame = qrels if isinstance(qrels, pl.DataFrame) else qrels.frame
-    missing = {"query_id", "memory_id"} - set(frame.columns)
-    if missing:
-        raise ValueError(f"the labels lack {sorted(missing)}; they have {frame.columns}")
-    if "relevance" in frame.columns:
-        frame = frame.filter(pl.col("relevance") > 0)
-    scoped = "scope" in frame.columns and frame["scope"].null_count() < frame.height
-    columns = ["query_id", *(["scope"] if scoped else []), "memory_id"]
-    return frame.select(columns).unique(maintain_order=True)
+    known = qrels if isinstance(qrels, Qrels) else read_qrels(getattr(qrels, "frame", qrels))
+    return known.key_memories
 
 
 def _report(reading: Reading, cutoff: int | None) -> SupportReport:

@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from cmp.errors import GranularityError
+from cmp.evaluation.placing import place_labels
 from cmp.protocols import EVERYTHING, MemoryBackend, Scope
 
 if TYPE_CHECKING:
@@ -159,15 +160,18 @@ def _ranking(
     cutoff: int,
 ) -> tuple[list[str], list[float]]:
     """Return the top of a ranking and the ranks of the wanted memories, all of which are in the pool."""
-    if not isinstance(backend, _Scoring):
-        hits = top_ids(backend, query, len(pool) if wanted else cutoff, scope=scope)
-        rank_of = {id_: float(rank) for rank, id_ in enumerate(hits, start=1)}
-        unlisted = (len(hits) + 1 + len(pool)) / 2  # what the list leaves out is tied behind it
-        return hits[:cutoff], [rank_of.get(id_, unlisted) for id_ in wanted]
-    scores = np.asarray(backend.scores(query, scope=scope))
-    top = np.argsort(-scores, kind="stable")[:cutoff]
-    score_of = dict(zip(pool, scores.tolist(), strict=True)) if wanted else {}
-    return [pool[place] for place in top], [_midrank(scores, score_of[id_]) for id_ in wanted]
+    top = top_ids(backend, query, cutoff, scope=scope)
+    if isinstance(backend, _Scoring):
+        if not wanted:
+            return top, []
+        scores = np.asarray(backend.scores(query, scope=scope))
+        score_of = dict(zip(pool, scores.tolist(), strict=True))
+        return top, [_midrank(scores, score_of[id_]) for id_ in wanted]
+    deeper = [] if set(wanted) <= set(top) else top_ids(backend, query, len(pool), scope=scope)
+    hits = list(dict.fromkeys([*top, *deeper]))  # a deeper search may order its head otherwise
+    rank_of = {id_: float(rank) for rank, id_ in enumerate(hits, start=1)}
+    unlisted = (len(hits) + 1 + len(pool)) / 2  # what the list leaves out is tied behind it
+    return top, [rank_of.get(id_, unlisted) for id_ in wanted]
 
 
 def _midrank(scores: NDArray[np.float64], score: float) -> float:
@@ -195,25 +199,24 @@ def _match(
     if labels is None:
         empty = _frame(_PAIR, [])
         return empty.with_columns(category=pl.lit(None, dtype=pl.String)), empty, 0
-    on = [name for name in ("query_id", "scope") if name in labels.columns]
-    asked = asked.select("query_id", "scope", "category")
-    found = labels.join(asked, on=on, how="inner", maintain_order="left").select(*_PAIR, "category")
-    unasked = labels.join(asked, on=on, how="anti").height
-    if labels.height and not found.height:
+    places = asked.select("query_id", "scope")
+    placed = place_labels(labels, places, pool)
+    if labels.height and not placed.n_placed:
+        name = "scope" if labels["query_id"].is_null().all() else "query_id"
         raise GranularityError(
-            f"none of the {labels.height} labels names a query that was asked (the first is of "
-            f"{labels['query_id'][0]!r}, the first query is {asked['query_id'].first()!r}); "
-            "label the same query_id, and for a log give it to retrieve() as group"
+            f"none of the {labels.height} labels names a query that was asked (the first {name} is "
+            f"{labels[name].drop_nulls().first()!r} there and {places[name].first()!r} here); label the same query_id, "
+            "and for a log give it to retrieve() as group"
         )
-    pairs = found.join(pool, on=["scope", "memory_id"], how="semi", maintain_order="left")
-    strays = found.join(pool, on=["scope", "memory_id"], how="anti", maintain_order="left").select(_PAIR)
-    if found.height and not pairs.height:
+    if labels.height and not placed.found.height:
         raise GranularityError(
-            f"none of the {found.height} labels names a memory of the pool (the first is of "
-            f"{strays['memory_id'][0]!r}, the pool has {pool['memory_id'].first()!r}): sessions against "
+            f"none of the {placed.n_placed} labels names a memory of the pool (the first is of "
+            f"{placed.strays['memory_id'][0]!r}, the pool has {pool['memory_id'].first()!r}): sessions against "
             "turns, perhaps? Label the unit that is stored"
         )
-    return pairs, strays, unasked
+    category = asked.select("query_id", "scope", "category")
+    pairs = placed.found.join(category, on=["query_id", "scope"], how="left", maintain_order="left")
+    return pairs.select(*_PAIR, "category"), placed.strays.select(_PAIR), placed.n_elsewhere
 
 
 def _frame(columns: Sequence[str], rows: Sequence[Sequence[Any]], **more: Any) -> pl.DataFrame:

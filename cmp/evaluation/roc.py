@@ -10,16 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from cmp.errors import GranularityError
-from cmp.evaluation.placements import (
-    Estimate,
-    IntArray,
-    Sample,
-    logit_limits,
-    mean_over_strata,
-    pooled_estimate,
-)
-from cmp.evaluation.qrels import Qrels
+from cmp.evaluation.marking import mark_table, row_codes
+from cmp.evaluation.placements import Estimate, Sample, logit_limits, mean_over_strata, pooled_estimate
+from cmp.evaluation.qrels import Qrels, read_qrels
 
 __all__ = ["Auc", "auc", "auc_arrays"]
 
@@ -35,7 +28,7 @@ class Auc:
     std_error
         DeLong's with one stratum; across strata, from the spread of the clusters' sums.
     ci_low, ci_high
-        Normal limits on the logit scale.
+        Limits on the logit scale: Student's with clusters - 1 degrees of freedom across strata, normal for DeLong's.
     n_key, n_other
         Scored memories of each class, over all strata.
     n_strata, n_undefined
@@ -86,6 +79,9 @@ class Auc:
     duplicates: int = 0
     source: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
 
 def auc_arrays(
     scores: npt.ArrayLike,
@@ -129,40 +125,52 @@ def auc_arrays(
     >>> print(auc_arrays([1.0, 2.0], [1, 1]).auc)
     None
     """
+    everything = read_sample(scores, labels, strata, clusters, level)
+    return _within_and_pooled(everything, clusters_given=clusters is not None, level=level)
+
+
+def read_sample(
+    scores: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    strata: npt.ArrayLike | None,
+    clusters: npt.ArrayLike | None,
+    level: float,
+    rival: npt.ArrayLike | None = None,
+) -> Sample:
+    """Return the arrays of :func:`auc_arrays`, checked; scores may still be NaN."""
     if not 0.0 < level < 1.0:
         raise ValueError(f"level={level!r} is no confidence level; give one between 0 and 1, such as 0.95")
     score, key = np.asarray(scores, dtype=np.float64), np.asarray(labels)
+    other = None if rival is None else np.asarray(rival, dtype=np.float64)
     stratum = np.zeros(len(score), dtype=np.int64) if strata is None else np.asarray(strata)
-    cluster = (
-        (np.arange(len(score)) if strata is None else stratum) if clusters is None else np.asarray(clusters)
-    )
-    if any(array.shape != (len(score),) for array in (score, key, stratum, cluster)):
+    cluster = stratum if clusters is None else np.asarray(clusters)
+    arrays = [score, key, stratum, cluster, *([] if other is None else [other])]
+    if any(array.shape != (len(score),) for array in arrays):
         raise ValueError("scores, labels, strata and clusters must be one-dimensional and of one length")
     if key.size and not np.isin(key, (0, 1)).all():
         raise ValueError("labels are 1 (key) or 0; cut graded relevances first")
-    unscored = np.isnan(score)
-    everything = Sample(score, key.astype(bool), _codes(stratum), _codes(cluster))
+    sample = Sample(score, key.astype(bool), _codes(stratum), _codes(cluster), other)
+    one_stratum = not sample.stratum.any()
+    return sample.each_its_own_cluster() if clusters is None and one_stratum else sample
+
+
+def _within_and_pooled(everything: Sample, *, clusters_given: bool, level: float) -> Auc:
+    unscored = np.isnan(everything.score)
     sample = everything.select(~unscored)
     left_out = int(unscored.sum()), int((unscored & everything.key).sum())
-    whole = pooled_estimate(sample)
     n_all = len(np.unique(everything.stratum))
+    whole = pooled_estimate(sample)
+    defined = whole.value is not None
     pooled = _result(
-        whole,
-        sample,
-        int(whole.value is not None),
-        int(whole.value is None and n_all > 0),
-        sample.tied_pairs(),
-        left_out,
-        level,
+        whole, sample, int(defined), int(not defined and n_all > 0), sample.tied_pairs(), left_out, level
     )
     if n_all <= 1:
         return replace(pooled, pooled=pooled)
     parts = list(sample.by_stratum())
     tied = sum(part.tied_pairs() for part in parts)
-    mean = mean_over_strata(parts)
-    return replace(
-        _result(mean, sample, len(parts), n_all - len(parts), tied, left_out, level), pooled=pooled
-    )
+    mean = mean_over_strata(parts, clusters_given=clusters_given)
+    result = _result(mean, sample, len(parts), n_all - len(parts), tied, left_out, level)
+    return replace(result, pooled=pooled)
 
 
 def _result(
@@ -174,8 +182,10 @@ def _result(
     left_out: tuple[int, int],
     level: float,
 ) -> Auc:
-    value, variance, reason = estimate
-    low, high = (None, None) if value is None or variance is None else logit_limits(value, variance, level)
+    value, variance, reason, df = estimate
+    low, high = (
+        (None, None) if value is None or variance is None else logit_limits(value, variance, level, df)
+    )
     return Auc(
         auc=value,
         std_error=None if variance is None else math.sqrt(variance),
@@ -195,7 +205,7 @@ def _result(
 
 def auc(
     table: Any,
-    qrels: Qrels,
+    qrels: Qrels | pl.DataFrame,
     within: str = "query",
     *,
     score: str | None = None,
@@ -211,7 +221,8 @@ def auc(
         ``group`` where there are several. With ``group`` its rows are per query, and ``group`` is the labels'
         ``query_id``; without, a key memory is one that any query of its scope needs.
     qrels
-        Labels, from :func:`read_qrels`.
+        Labels, from :func:`read_qrels`, or a frame that it reads. A label's scope counts where it names one; a
+        label of a scope alone is of every query.
     within
         Strata: ``"query"`` (the scope, for a table without ``group``) or ``"scope"``.
     score
@@ -224,92 +235,78 @@ def auc(
     Raises
     ------
     GranularityError
-        Where no label names any memory of the table, or labels without a scope fit memories of several.
+        Where no label names any memory of the table, labels without a scope fit memories of several, or labels of
+        several scopes meet a table without ``scope``.
     ValueError
         For columns that are missing, or another ``within``.
 
     Examples
     --------
-    >>> from cmp.evaluation.qrels import read_qrels
     >>> utilities = pl.DataFrame({"memory_id": ["a", "b", "c", "d"], "utility": [0.4, 0.1, None, 0.2]})
     >>> labels = pl.DataFrame({"query_id": ["q"] * 4, "memory_id": ["a", "a", "c", "z"]})
-    >>> result = auc(utilities, read_qrels(labels))
+    >>> result = auc(utilities, labels)
     >>> result.auc, result.duplicates, result.left_out_key, result.unknown_labels
     (1.0, 1, 1, ('z',))
     """
+    known = qrels if isinstance(qrels, Qrels) else read_qrels(qrels)
     frame: pl.DataFrame = getattr(table, "frame", table)
-    column = score or ("utility" if "utility" in frame.columns else "score")
-    if lacking := {column, "memory_id", *([clusters] if clusters else [])} - set(frame.columns):
-        raise ValueError(f"the table has no column {', '.join(sorted(lacking))}; it has {frame.columns}")
-    if within not in ("query", "scope"):
-        raise ValueError(f"within={within!r}; use 'query' or 'scope'")
-    marked, unknown, elsewhere = _mark(frame.with_columns(pl.col("memory_id").cast(pl.String)), qrels)
-    keys = [name for name in ("scope", *(["group"] if within == "query" else [])) if name in frame.columns]
-    if not keys and "group" in frame.columns:
-        keys = ["group"]
-    strata = _row_codes(marked, keys)
+    column = score_column(frame, score)
+    if clusters and clusters not in frame.columns:
+        raise ValueError(f"the table has no column {clusters}; it has {frame.columns}")
+    marked = mark_table(frame, known, within=within)
     result = auc_arrays(
-        marked[column].cast(pl.Float64).fill_null(math.nan).to_numpy(),
-        marked["key"].to_numpy(),
-        strata,
-        clusters=_row_codes(marked, [clusters]) if clusters else None,
+        marked.frame[column].cast(pl.Float64).fill_null(math.nan).to_numpy(),
+        marked.frame["key"].to_numpy(),
+        marked.strata,
+        clusters=row_codes(marked.frame, [clusters]) if clusters else None,
         level=level,
     )
     return replace(
         result,
-        unknown_labels=unknown,
-        labels_elsewhere=elsewhere,
-        duplicates=qrels.duplicates,
-        source=qrels.source,
+        unknown_labels=marked.unknown,
+        labels_elsewhere=marked.n_elsewhere,
+        duplicates=known.duplicates,
+        source=known.source,
     )
 
 
-def _mark(frame: pl.DataFrame, qrels: Qrels) -> tuple[pl.DataFrame, tuple[str, ...], int]:
-    """Add the column ``key``; return labelled ids the table lacks, and how many labels are of elsewhere."""
-    scoped = "scope" in frame.columns and qrels.frame["scope"].null_count() == 0
-    place = [*(["scope"] if scoped else []), *(["group"] if "group" in frame.columns else [])]
-    labels = qrels.key_memories.rename({"query_id": "group"}).select(*place, "memory_id").unique()
-    here = labels if not place else labels.join(frame.select(place).unique(), on=place, how="semi")
-    hits = here.join(frame, on=[*place, "memory_id"], how="inner")
-    if not hits.height:
-        raise GranularityError(_no_match(frame, labels, here, place))
-    if "scope" in frame.columns and not scoped:
-        shared = (
-            hits.select(*place, "memory_id", "scope")
-            .unique()
-            .filter(pl.struct(*place, "memory_id").is_duplicated())
-        )
-        if shared.height:
-            raise GranularityError(
-                f"labels without a scope fit {shared['memory_id'][0]!r} in several scopes "
-                f"({', '.join(shared['scope'].head(2))}); give the qrels a scope column"
-            )
-    unknown = here.join(frame, on=[*place, "memory_id"], how="anti")["memory_id"].unique().sort().to_list()
-    marked = frame.join(
-        here.with_columns(pl.lit(True).alias("key")),
-        on=[*place, "memory_id"],
-        how="left",
-        maintain_order="left",
-    ).with_columns(pl.col("key").fill_null(False))
-    return marked, tuple(unknown), labels.height - here.height
+def score_column(frame: pl.DataFrame, score: str | None) -> str:
+    """Return the column to rank by.
+
+    Raises
+    ------
+    ValueError
+        Where the table lacks it.
+    """
+    column = score or ("utility" if "utility" in frame.columns else "score")
+    if column not in frame.columns:
+        raise ValueError(f"the table has no column {column}; it has {frame.columns}")
+    return column
 
 
-def _no_match(frame: pl.DataFrame, labels: pl.DataFrame, here: pl.DataFrame, place: list[str]) -> str:
-    def some(ids: pl.Series) -> str:
-        return ", ".join(map(repr, ids.unique().sort().head(3))) or "nothing"
-
-    name = "memory_id" if here.height or not place else place[-1]
-    return (
-        f"none of {labels.height} labels names a memory of the table: {name} is {some(labels[name])} "
-        f"there, and {some(frame[name])} here. Label the unit that is retrieved (turns, say, not sessions)"
+def _lines(result: Auc) -> list[str]:
+    """Say what there is in up to four lines."""
+    if result.auc is None:
+        return [f"AUC undefined: {result.reason}"]
+    spread = (
+        "" if result.ci_low is None else f" [{result.ci_low:.3f}, {result.ci_high:.3f}] ({result.level:.0%})"
     )
+    strata = f", mean over {result.n_strata} strata" if result.n_strata + result.n_undefined > 1 else ""
+    lines = [f"AUC {result.auc:.3f}{spread}{strata}"]
+    counts = [f"{result.n_key} key memories, {result.n_other} others, {result.tied} tied pairs"]
+    for number, what in (
+        (result.n_undefined, "strata undefined"),
+        (result.left_out, f"left out without a score ({result.left_out_key} key)"),
+        (len(result.unknown_labels), "labelled ids unknown"),
+    ):
+        counts += [f"{number} {what}"] if number else []
+    lines.append("; ".join(counts))
+    whole = result.pooled
+    if strata and whole is not None and whole.auc is not None:
+        limits = "" if whole.ci_low is None else f" [{whole.ci_low:.3f}, {whole.ci_high:.3f}]"
+        lines.append(f"pooled over all strata: {whole.auc:.3f}{limits}")
+    return lines + ([result.reason] if result.reason else [])
 
 
-def _row_codes(frame: pl.DataFrame, columns: list[str]) -> IntArray:
-    if not columns:
-        return np.zeros(frame.height, dtype=np.int64)
-    return frame.select(pl.struct(columns).rank("dense").cast(pl.Int64)).to_series().to_numpy()
-
-
-def _codes(values: npt.NDArray[Any]) -> IntArray:
+def _codes(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)

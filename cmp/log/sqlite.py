@@ -7,7 +7,6 @@ is done. Never put the file on a network file system.
 from __future__ import annotations
 
 import os
-import random
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
@@ -29,9 +28,6 @@ __all__ = ["SQLiteLog"]
 
 SYNCHRONOUS: Final = {"process": "NORMAL", "power": "FULL", "queued": "NORMAL"}
 BUSY_SECONDS: Final = 10.0
-
-#: Seconds between two tries for the write lock: from the first up to the second while it stays held.
-WAITS: Final = (0.0002, 0.005)
 
 _SQL_TYPES: Final[dict[Any, str]] = {pl.String: "TEXT", pl.Float64: "REAL", pl.Binary: "BLOB"}
 
@@ -119,8 +115,7 @@ class SQLiteLog(WritingLog):
     # -- writing ------------------------------------------------------------------------------------------------
 
     def _begin(self, session: Session) -> None:
-        """Take the write lock. Rounds hold it for 0.2 ms, and SQLite's own waits grow to 100 ms: try more often."""
-        _while_busy(lambda: session.execute("BEGIN IMMEDIATE"))
+        session.execute("BEGIN IMMEDIATE")
 
     def _commit(self, session: Session) -> None:
         session.execute("COMMIT")
@@ -138,12 +133,11 @@ class SQLiteLog(WritingLog):
             self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
-            _while_busy(lambda: connection.execute("PRAGMA journal_mode=WAL"))
+            _enter_wal(connection)
             connection.execute(f"PRAGMA synchronous={SYNCHRONOUS[self.durability]}")
             connection.execute("BEGIN IMMEDIATE")
             _create(connection, self.path)
             connection.execute("COMMIT")
-            connection.execute("PRAGMA busy_timeout=0")
         except sqlite3.DatabaseError as error:
             connection.close()
             if isinstance(error, sqlite3.OperationalError):
@@ -157,20 +151,18 @@ class SQLiteLog(WritingLog):
         return connection
 
 
-def _while_busy(step: Callable[[], object]) -> None:
-    """Try a step until the lock it needs is free, for as long as a writer may be kept waiting."""
+def _enter_wal(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging; SQLite's own busy timeout does not cover the switch."""
     deadline = time.monotonic() + BUSY_SECONDS
-    pause, longest = WAITS
     while True:
         try:
-            step()
+            connection.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
+            time.sleep(0.005)
         else:
             return
-        time.sleep(random.uniform(0.5, 1.5) * pause)
-        pause = min(1.2 * pause, longest)
 
 
 def _create(connection: sqlite3.Connection, path: Path) -> None:

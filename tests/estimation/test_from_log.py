@@ -182,7 +182,7 @@ def test_missing_outcomes_are_counted_by_arm_and_tested():
     got = row(log)
     assert got["utility"] == pytest.approx(case["difference"], abs=1e-12)
     assert (got["n_missing_exposed"], got["n_missing_control"]) == (1, 2)
-    tested = differential_missingness(utilities(log).frame).filter(pl.col("memory_id") == "m")
+    tested = differential_missingness(utilities(log)).filter(pl.col("memory_id") == "m")
     assert tested.select("share_exposed", "share_control").row(0) == (0.25, 0.5)
 
 

@@ -89,6 +89,9 @@ def test_newcombe_is_refused_for_other_outcomes():
 def test_impossible_counts_are_refused(arguments):
     with pytest.raises(ValueError, match="successes lie between"):
         newcombe_interval(*arguments)
+    for endless in (np.inf, np.nan):
+        with pytest.raises(ValueError, match="four finite numbers"):
+            newcombe_interval(1, endless, 1, 2)
     with pytest.raises(ValueError, match="level"):
         newcombe_interval(1, 2, 1, 2, level=1.0)
 

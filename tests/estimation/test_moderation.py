@@ -82,6 +82,8 @@ def test_very_unequal_and_nearly_equal_variances_both_fit():
         (([1.0], [1, 2]), "one df for each"),
         (([-1.0, 1.0], [1, 2]), "not negative"),
         (([np.inf, 1.0], [1, 2]), "finite"),
+        (([1.0, 1.0], [1, np.inf]), "degrees of freedom are finite"),
+        (([1.0, 1.0], [1, np.nan]), "degrees of freedom are finite"),
     ],
 )
 def test_impossible_variances_are_refused(arguments, message):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
 
 from cmp.errors import MissingExtraError
@@ -33,3 +34,15 @@ def test_a_plot_goes_into_the_axes_given(table):
 def test_the_result_cannot_be_changed_by_accident(table):
     with pytest.raises(AttributeError):
         table.metric = "other"
+
+
+def test_below_the_pools_mean_is_not_called_harmful():
+    from dataclasses import replace
+
+    rng = np.random.default_rng(0)
+    z = np.arange(80)[:, None] % 4 == np.arange(4)
+    u = estimate(z, 1.0 * z[:, 0] - z[:, 1] + rng.normal(0, 0.1, 80))
+    assert "1 above the pool's mean, 1 below" in u.summary()
+    assert "harmful" not in u.summary()
+    against_card = replace(u, analysis=replace(u.analysis, reference="card"))
+    assert "1 helpful, 1 harmful" in against_card.summary()

@@ -81,7 +81,11 @@ def test_missing_outcomes_leave_the_neyman_estimate_with_complete_cases():
         (lambda: randomization_variance([1, 2], [1, 2], 2), "arm empty"),
         (lambda: null_variance([1, 2], 0), "arm empty"),
         (lambda: neyman_variance_estimate([1, 2], [1]), "one of each"),
-        (lambda: neyman_variance_estimate([1, np.inf], [1, 0]), "infinity"),
+        (lambda: neyman_variance_estimate([1, np.inf], [1, 0]), "infinite"),
+        (lambda: neyman_variance_estimate([1, 2, 3, 4], [1, np.nan, 0, 0]), "other than True and False"),
+        (lambda: null_variance([1, 2, 3], 1.5), "whole number"),
+        (lambda: null_variance([1, 2, 3], np.nan), "whole number"),
+        (lambda: randomization_variance([1, 2, 3], [1, 2, 3], 1.5), "whole number"),
     ],
 )
 def test_impossible_input_is_refused_with_the_reason(call, message):

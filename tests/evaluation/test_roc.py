@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binom
 from sklearn.metrics import roc_auc_score
 
 from cmp.errors import GranularityError
@@ -150,6 +151,52 @@ def test_arrays_that_do_not_fit_are_refused(arguments, message):
         auc_arrays(*arguments)
     with pytest.raises(ValueError, match="level"):
         auc_arrays([1.0], [1], level=2)
+
+
+@pytest.mark.parametrize("n_strata", [2, 3, 5, 10, 30])
+def test_limits_over_few_strata_cover(n_strata):
+    # 300 tables of 3 keys among 23, AUC .76 exactly. Were coverage .95, the binomial falls below the bound with
+    # probability under 2e-4; with 2 strata the limits are wider than they need be (.99).
+    rng = np.random.default_rng(33)
+    truth, hits, defined = 0.5 * (1 + math.erf(1 / 2)), 0, 0
+    label, strata = np.tile([1] * 3 + [0] * 20, n_strata), np.repeat(np.arange(n_strata), 23)
+    for _ in range(300):
+        result = auc_arrays(rng.normal(size=len(label)) + label, label, strata)
+        if result.ci_low is not None:
+            defined += 1
+            hits += result.ci_low <= truth <= result.ci_high
+    assert defined > 280
+    assert hits >= binom.ppf(2e-4, defined, 0.95)
+
+
+def test_the_only_defined_stratum_keeps_to_the_clusters_it_was_given():
+    score, label, strata = [4.0, 3, 1, 2, 5, 9], [1, 1, 0, 0, 0, 1], [0, 0, 0, 0, 0, 1]
+    assert auc_arrays(score, label, strata).std_error is not None
+    given = auc_arrays(score, label, strata, clusters=[7, 7, 7, 7, 7, 8])
+    assert (given.std_error, given.reason) == (None, "no standard error: a single cluster")
+
+
+def test_one_stratum_by_name_is_as_none_named():
+    case = golden("auc")
+    scores, key = case["key"] + case["other"], [1] * len(case["key"]) + [0] * len(case["other"])
+    assert auc_arrays(scores, key, strata=["q"] * len(key)) == auc_arrays(scores, key)
+    named = table(memory_id=[f"m{i}" for i in range(len(key))], utility=scores)
+    wanted = labels(*[("q", f"m{i}") for i, is_key in enumerate(key) if is_key])
+    assert auc(named, wanted).std_error ** 2 == pytest.approx(case["delong_variance"], abs=EXACT)
+
+
+def test_a_result_reads_as_a_line_or_a_few():
+    rng = np.random.default_rng(34)
+    label, strata = np.tile([1, 1, 0, 0, 0], 6), np.repeat(np.arange(6), 5)
+    score = np.where(rng.random(30) < 0.1, np.nan, rng.normal(size=30) + label)
+    said = str(auc_arrays(score, label, strata)).splitlines()
+    assert said[0].startswith("AUC 0.")
+    assert "(95%), mean over 6 strata" in said[0]
+    assert "key memories" in said[1]
+    assert "left out without a score" in said[1]
+    assert said[2].startswith("pooled over all strata: 0.")
+    assert str(auc_arrays([1.0], [1])) == "AUC undefined: no other memory has a score"
+    assert str(auc_arrays([3.0, 1, 2], [1, 0, 0])).splitlines()[-1].startswith("no standard error")
 
 
 # Tables against qrels

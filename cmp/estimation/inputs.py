@@ -1,0 +1,71 @@
+"""The arrays people pass, read once and strictly: booleans that are booleans, outcomes that are numbers or missing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+
+from cmp.estimation.cells import BoolArray
+from cmp.estimation.sums import FloatArray
+
+__all__ = ["read_booleans", "read_outcomes"]
+
+
+def read_booleans(values: npt.ArrayLike, name: str) -> BoolArray:
+    """Return an array of True and False, or of 1 and 0.
+
+    Raises
+    ------
+    ValueError
+        For anything else: NaN, None, strings, masked entries, other numbers.
+
+    Examples
+    --------
+    >>> read_booleans([1, 0.0, True], "assigned").tolist()
+    [True, False, True]
+    """
+    array = np.asanyarray(values)
+    if np.ma.isMaskedArray(array) and np.ma.getmaskarray(array).any():
+        raise ValueError(f"{name} has masked entries; say True or False of every round")
+    array = np.asarray(array)
+    if array.dtype == bool:
+        return array
+    if array.dtype.kind == "O" and all(
+        isinstance(v, bool | int | float | np.number | np.bool) for v in array.flat
+    ):
+        array = array.astype(np.float64)
+    if array.size and (array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all()):
+        raise ValueError(f"{name} holds values other than True and False (or 1 and 0)")
+    return array.astype(bool)
+
+
+def read_outcomes(values: npt.ArrayLike, name: str = "outcomes") -> FloatArray:
+    """Return outcomes as floats, NaN where they are NaN, None or masked.
+
+    Raises
+    ------
+    ValueError
+        For text, other objects, or an infinite outcome.
+
+    Examples
+    --------
+    >>> read_outcomes(np.ma.masked_array([1.0, 2.0], [False, True])).tolist()
+    [1.0, nan]
+    """
+    given = np.asanyarray(values)
+    array = np.asarray(given)
+    if array.dtype.kind == "O" and not any(isinstance(value, str | bytes) for value in array.flat):
+        with suppress(TypeError, ValueError):
+            array = array.astype(np.float64)  # None becomes NaN
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} are {array.dtype}; give numbers, NaN or None where missing")
+    y = array.astype(np.float64)
+    if np.ma.isMaskedArray(given):
+        y[np.ma.getmaskarray(given)] = np.nan
+    if np.isinf(y).any():
+        raise ValueError(
+            f"the outcome of round {int(np.flatnonzero(np.isinf(y))[0])} is infinite; missing is NaN"
+        )
+    return y
