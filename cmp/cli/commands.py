@@ -82,7 +82,12 @@ def demo(
 @app.command()
 def estimate(
     log: LogPath,
-    by: ByOption = "memory",
+    by: Annotated[
+        Literal["memory", "query", "version"],
+        typer.Option(
+            help="A row for each memory, for each memory and query, or for each content a memory had."
+        ),
+    ] = "memory",
     metric: MetricOption = "reward",
     estimator: Annotated[
         Literal["difference", "hajek", "ht"], typer.Option(help="Estimator.")
@@ -96,6 +101,13 @@ def estimate(
     ] = "pool",
     adjust: Annotated[Literal["bh", "by", "holm"], typer.Option(help="How q-values are made.")] = "bh",
     level: LevelOption = 0.95,
+    outcome_range: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            help="Least and greatest outcome possible: adds bounds for outcomes that are missing.",
+            show_default=False,
+        ),
+    ] = None,
     output_format: FormatOption = Format.table,
     output: OutputOption = None,
 ) -> None:
@@ -114,6 +126,7 @@ def estimate(
         reference=reference,
         adjust=adjust,
         level=level,
+        outcome_range=outcome_range,
     )
     frame = result.frame.sort("utility", descending=True, nulls_last=True)
     if output_format is not Format.table:
@@ -123,6 +136,7 @@ def estimate(
         "scope",
         "group",
         "memory_id",
+        "content_hash",
         "n_exposed",
         "n_control",
         "utility",
@@ -130,7 +144,7 @@ def estimate(
         "ci_low",
         "ci_high",
     ]
-    columns += ["p_value", "q_value", "state", "reason"]
+    columns += ["bound_low", "bound_high", "p_value", "q_value", "state", "reason"]
     shown = frame.select([name for name in columns if name in frame.columns])
     kept = shown.select([name for name in shown.columns if shown[name].null_count() < max(shown.height, 1)])
     emit(kept, output_format, output, result.summary())

@@ -45,7 +45,8 @@ def demonstrate(
     )
     base = BM25.from_frame(benchmark.memories)
     out.print(
-        f"[bold]{escape(benchmark.name)}[/]: {benchmark.memories.height} memories, {asked.height} questions with labels"
+        f"[bold]{escape(benchmark.name)}[/]: {benchmark.memories.height} memories, {asked.height} questions with labels",
+        soft_wrap=True,
     )
     backend: BM25 | Pooled = base
     qrels = benchmark.qrels.join(asked.select("query_id"), on="query_id", how="semi")
@@ -54,12 +55,14 @@ def demonstrate(
         backend, asked, qrels = Pooled(base, cut.pools), cut.questions, cut.qrels
         out.print(
             f"cut into {len(cut.pools)} pools of up to {pool} memories (five questions each: their key memories and "
-            f"what BM25 ranks best for them); {cut.left_out} questions with too many key memories left out"
+            f"what BM25 ranks best for them); {cut.left_out} questions with too many key memories left out",
+            soft_wrap=True,
         )
     where = log or Path(tempfile.gettempdir()) / f"cmpolicy-demo-{uuid4().hex[:8]}.db"
     out.print(
         f"wrapped BM25, B = {slots} slots, k = {random_slots} of them random, {rounds} balanced rounds a question\n"
-        "outcome: answer support, the share of the gold answer's words in the context (no model reads it)\n"
+        "outcome: answer support, the share of the gold answer's words in the context (no model reads it)\n",
+        soft_wrap=True,
     )
     started = time.monotonic()
     study = run_study(
@@ -68,7 +71,8 @@ def demonstrate(
     _print(study, benchmark, out)
     out.print(
         f"\n{study.n_rounds:,} rounds in {time.monotonic() - started:.1f} s. The log is at {escape(str(where))}\n"
-        f"Look further:  cmpolicy estimate {escape(str(where))} --by query --metric {METRIC}"
+        f"Look further:  cmpolicy estimate {escape(str(where))} --by query --metric {METRIC}",
+        soft_wrap=True,
     )
     return study
 
@@ -81,7 +85,7 @@ def _benchmark(data: Path | None, conversation: str | None) -> Benchmark:
 
 
 def _print(study: Study, benchmark: Benchmark, out: Console) -> None:
-    out.print(escape(study.support.summary()))
+    out.print(escape(study.support.summary()), soft_wrap=True)
     out.print()
     texts = benchmark.memories.select("memory_id", "text").unique("memory_id")
     _ends(study.by_memory.frame, texts, "Utility of a memory over all questions", out)
@@ -90,7 +94,8 @@ def _print(study: Study, benchmark: Benchmark, out: Console) -> None:
     show(_auc_table(study), "AUC of key memories against others, within question", out)
     out.print(
         f"Store randomization left the context unchanged in {study.unchanged:.1%} of its rounds.\n"
-        "Utilities are relative to the pool: a memory shown displaces another, so ranks are meaningful, signs are not."
+        "Utilities are relative to the pool: a memory shown displaces another, so ranks are meaningful, signs are not.",
+        soft_wrap=True,
     )
 
 

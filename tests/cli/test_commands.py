@@ -63,6 +63,8 @@ def test_estimates_are_written_for_people_and_for_machines(log, tmp_path):
     assert rows[0]["memory_id"] == "m5"
     run("estimate", log, "--by", "query", "--format", "parquet", "--output", tmp_path / "u.parquet")
     assert set(pl.read_parquet(tmp_path / "u.parquet")["group"]) == {"q0", "q1"}
+    versions = json.loads(run("estimate", log, "--by", "version", "--outcome-range", "0", "1", "-f", "json"))
+    assert {"content_hash", "bound_low", "bound_high"} <= set(versions[0])
     run("estimate", log, "-f", "csv", "-o", tmp_path / "u.csv")
     assert pl.read_csv(tmp_path / "u.csv").height == 8
     run("estimate", log, "-o", tmp_path / "u.txt")
