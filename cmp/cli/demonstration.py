@@ -45,7 +45,7 @@ def demonstrate(
     )
     base = BM25.from_frame(benchmark.memories)
     out.print(
-        f"[bold]{escape(benchmark.name)}[/]: {benchmark.memories.height} memories, {asked.height} questions with labels",
+        f"[bold]{escape(benchmark.name)}[/]: {benchmark.memories.height} memories, {asked.height} labelled questions",
         soft_wrap=True,
     )
     backend: BM25 | Pooled = base
