@@ -143,6 +143,37 @@ def test_estimates_stay_unbiased_while_memories_come_and_go(tmp_path):
     assert abs(gone["utility"] - pool_truth(UTILITY)["m00"]) < BOUND * gone["std_error"]
 
 
+def test_a_memory_found_missing_is_not_compared_with_rounds_it_could_not_be_in(tmp_path):
+    """No memory has an effect; the level falls as m00 is deleted, which is noticed only when it is drawn next.
+
+    Had its rounds ended there, all its exposures would lie before the fall and some controls behind it: the mean of 150
+    logs was 0.27. The bound is 4.5 standard errors of that mean.
+    """
+    found = []
+    for log in range(60):
+
+        def change(number, held, memory):
+            if number == 12:
+                del held["m00"]
+
+        memory = serve(
+            tmp_path,
+            24,
+            utility=dict.fromkeys(UTILITY, 0.0),
+            level=lambda number: float(number < 12),
+            change=change,
+            slots=1,
+            random_slots=1,
+            exposures_per_block=2,
+            seed=log,
+            log=tmp_path / f"{log}.db",
+        )
+        row = cmp.utilities(memory.log).frame.filter(pl.col("memory_id") == "m00").row(0, named=True)
+        assert row["n_exposed"] + row["n_control"] == 24
+        found.append(row["utility"])
+    assert abs(np.mean(found)) < BOUND * np.std(found) / len(found) ** 0.5
+
+
 def _absent(number, held):
     if number == 0:
         held.pop("zz", None)

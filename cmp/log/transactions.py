@@ -221,16 +221,15 @@ def exposures_of(session: Session, round_id: str) -> tuple[Exposure, ...]:
 
 
 def amend(session: Session, round_id: str, exposures: Sequence[Exposure]) -> None:
-    """Replace or add rows; a memory found deleted leaves its block from this round on."""
-    row = session.execute("SELECT block_id, block_row FROM rounds WHERE round_id = ?", (round_id,)).fetchone()
-    if row is None:
+    """Replace or add rows: what was found missing on fetching, or trimmed by the caller.
+
+    A memory found missing stays eligible to the end of its block, assigned and undelivered (intention to treat). It is
+    found missing when it is drawn: to end its rounds there would keep rounds after the deletion as controls that could
+    not be exposures, and make its estimate depend on its own draw.
+    """
+    if not _is_known(session, round_id):
         raise UnknownRoundError(f"there is no round {round_id!r} in the log")
     _write_exposures(session, round_id, exposures)
-    session.executemany(
-        "UPDATE rosters SET removed_row = ? WHERE block_id = ? AND memory_id = ? "
-        "AND (removed_row IS NULL OR removed_row > ?)",
-        [(row[1], row[0], e.memory_id, row[1]) for e in exposures if e.assigned and e.reason == "deleted"],
-    )
 
 
 def withdraw(session: Session, round_id: str, reason: str) -> None:

@@ -19,7 +19,7 @@ from cmp.protocols import (
     canonical_id,
 )
 
-__all__ = ["Backend", "IdOf", "OwnerOf", "backend_of"]
+__all__ = ["Backend", "IdOf", "OwnerOf", "Source", "backend_of"]
 
 IdOf: TypeAlias = Callable[[Any], object]
 OwnerOf: TypeAlias = Callable[[Any], ScopeLike | None]
@@ -40,6 +40,7 @@ class Backend:
     alist_ids: Callable[[Scope], Awaitable[Iterable[object]]] | None = None
     aget: Callable[[Sequence[str], Scope], Awaitable[Any]] | None = None
     revision: Callable[[Scope], Hashable] | None = None
+    arevision: Callable[[Scope], Awaitable[Hashable]] | None = None
     owner_of: OwnerOf | None = None
 
     def hits(self, found: Iterable[Any]) -> list[Hit[Any]]:
@@ -55,6 +56,18 @@ class Backend:
             hit = self._hit(item, f"result {position} of the retriever")
             first.setdefault(hit.id, hit)
         return list(first.values())
+
+    @property
+    def has_revision(self) -> bool:
+        """Whether the store has a cheap change token."""
+        return self.revision is not None or self.arevision is not None
+
+    def foreign(self, hits: Iterable[Hit[Any]], scope: Scope) -> set[str]:
+        """Return the ids of the items that say they belong to another scope."""
+        if self.owner_of is None or scope == EVERYTHING:
+            return set()
+        owners = ((hit.id, self.owner_of(hit.item)) for hit in hits)
+        return {memory_id for memory_id, owner in owners if owner is not None and Scope.of(owner) != scope}
 
     def fetched(self, found: Any, wanted: Sequence[str], scope: Scope) -> dict[str, Hit[Any]]:
         """Return what ``get`` found by id.
@@ -76,19 +89,13 @@ class Backend:
                 f"get() returned {sorted(foreign)[:3]!r}, which nobody asked for; it must return only the ids it is "
                 "given, and only those of the scope"
             )
-        if self.owner_of is not None and scope is not EVERYTHING:
-            self._check_owners(hits, scope)
+        crossed = self.foreign(hits.values(), scope)
+        if crossed:
+            raise ScopeError(
+                f"get() returned {sorted(crossed)[:3]!r} of another scope than {scope.key!r}; its listing or its "
+                "filter leaks. Nothing of it was served"
+            )
         return hits
-
-    def _check_owners(self, hits: Mapping[str, Hit[Any]], scope: Scope) -> None:
-        assert self.owner_of is not None
-        for memory_id, hit in hits.items():
-            owner = self.owner_of(hit.item)
-            if owner is not None and Scope.of(owner) != scope:
-                raise ScopeError(
-                    f"get() returned memory {memory_id!r} of another scope than {scope.key!r}; its listing or its "
-                    "filter leaks. The memory was not served"
-                )
 
     def _hit(self, item: Any, where: str) -> Hit[Any]:
         if isinstance(item, Hit):
@@ -106,13 +113,18 @@ def own_id(item: Any) -> object:
     return getattr(item, "id", None)
 
 
-def backend_of(
-    retriever: Any,
-    list_ids: Callable[..., Any] | None,
-    get: Callable[..., Any] | None,
-    id_of: IdOf | None,
-    owner_of: OwnerOf | None = None,
-) -> Backend:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the caller handed over; picklable where that is."""
+
+    retriever: Any
+    list_ids: Callable[..., Any] | None = None
+    get: Callable[..., Any] | None = None
+    id_of: IdOf | None = None
+    owner_of: OwnerOf | None = None
+
+
+def backend_of(source: Source) -> Backend:
     """Return the backend for a callable with its ``list_ids`` and ``get``, or for an object of the protocols.
 
     Raises
@@ -120,12 +132,12 @@ def backend_of(
     TypeError
         Where the retriever is neither.
     """
-    reader = id_of or own_id
+    retriever, reader = source.retriever, source.id_of or own_id
     if isinstance(retriever, (MemoryBackend, AsyncMemoryBackend)):
-        return _of_protocol(retriever, reader, owner_of)
+        return _of_protocol(retriever, reader, source.owner_of)
     search = retriever if callable(retriever) else getattr(retriever, "search", None)
     if callable(search):
-        return _of_callables(search, list_ids, get, reader, owner_of)
+        return _of_callables(search, source.list_ids, source.get, reader, source.owner_of)
     raise TypeError(
         f"{type(retriever).__name__} is no retriever: pass a callable retriever(query), or an object with "
         "search(query, n, *, scope), list_ids(*, scope) and get(ids, *, scope)"
@@ -147,11 +159,16 @@ def _of_protocol(retriever: Any, id_of: IdOf, owner_of: OwnerOf | None) -> Backe
         asearch=(lambda query, n, scope: retriever.asearch(query, n, scope=scope)) if asynchronous else None,
         alist_ids=alist_ids if asynchronous else None,
         aget=(lambda ids, scope: retriever.aget(ids, scope=scope)) if asynchronous else None,
-        revision=(lambda scope: retriever.revision(scope=scope))
-        if isinstance(retriever, SupportsRevision)
-        else None,
+        **_revision(retriever),
         owner_of=owner_of,
     )
+
+
+def _revision(retriever: Any) -> dict[str, Any]:
+    if not isinstance(retriever, SupportsRevision):
+        return {}
+    name = "arevision" if inspect.iscoroutinefunction(retriever.revision) else "revision"
+    return {name: lambda scope: retriever.revision(scope=scope)}
 
 
 def _of_callables(
@@ -180,7 +197,7 @@ def _of_callables(
 
 
 def _offered(n: int, scope: Scope) -> dict[str, Any]:
-    return {"n": n} if scope is EVERYTHING else {"n": n, "scope": scope.native()}
+    return {"n": n} if scope == EVERYTHING else {"n": n, "scope": scope.native()}
 
 
 def _scoped(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -188,7 +205,7 @@ def _scoped(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     takes_scope = "scope" in _keywords(function)
 
     def call(scope: Scope, *args: Any) -> Any:
-        if scope is EVERYTHING:
+        if scope == EVERYTHING:
             return function(*args)
         if not takes_scope:
             raise ScopeError(

@@ -6,6 +6,8 @@ import threading
 from collections import Counter, defaultdict, deque
 from typing import Final
 
+from cmp.forking import after_fork
+
 __all__ = ["Counters"]
 
 #: Latencies kept for the quantiles.
@@ -16,6 +18,10 @@ class Counters:
     """Thread-safe counts and recent latencies, by name. A copy sent to another process starts from zero."""
 
     def __init__(self) -> None:
+        self._reset()
+        after_fork(self, Counters._reset)
+
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._seconds: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=KEPT))

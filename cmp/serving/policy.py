@@ -110,6 +110,17 @@ class Policy:
             raise ValueError(f"roster_ttl is {self.roster_ttl!r}; give seconds, or None")
 
     @property
+    def results_wanted(self) -> int:
+        """How many results a context may use: its slots, and what fills in for what is withheld or blank."""
+        filled = self.random_slots if self.reference_cards and self.card == "ranked" else 0
+        return self.slots + self.withhold + filled
+
+    @property
+    def base_layout(self) -> Layout:
+        """How the base ranking is laid out: as it comes."""
+        return Layout(self.slots)
+
+    @property
     def layout(self) -> Layout:
         """How contexts are laid out."""
         return Layout(self.slots, self.withhold, self.card, self.placement)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -36,8 +36,8 @@ CALLER_ERRORS = (InvalidIdError, ScopeError)
 #: Workers may use a short block up before the one that opened it gets a row; this many times is no accident.
 BLOCKS_TRIED = 1000
 
-#: How long a request waits for a block to be prepared by itself or another before the base ranking is served.
-PATIENCE_SECONDS = 5.0
+#: How long a request waits for a log that it does not depend on.
+MOMENT_SECONDS = 0.05
 
 #: Why a round was withdrawn: its caller had gone, or had been served the base ranking. A retry delivers it after all.
 WITHDRAWN = ("cancelled", "timeout")
@@ -46,6 +46,18 @@ WITHDRAWN = ("cancelled", "timeout")
 LATE: Final = object()
 
 Objects = Mapping[str, Hit[Any]]
+
+
+class _InterruptedError(BaseException):
+    """Carries what interrupted a wait, which is none of the log's failures, past those who handle these."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _why(error: BaseException) -> str:
+    return "cancelled" if isinstance(error, asyncio.CancelledError) else "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +79,10 @@ class Retrieval:
 
     def steps(self) -> Steps[Context]:
         """Yield the steps; return the context."""
-        found = yield Ask("search", (self.query, self.policy.slots, self.scope))
+        found = yield Ask("search", (self.query, self.policy.results_wanted, self.scope))
         if self.policy.random_slots == 0:
             return (yield from self._base_itself(found))
-        hits = self.backend.hits(found)
+        hits = self._of_scope(self.backend.hits(found))
         ranked = tuple(hit.id for hit in hits)
         by_id = {hit.id: hit for hit in hits}
         yield from self._renewed()
@@ -78,22 +90,32 @@ class Retrieval:
             assigned = yield from self._assigned(ranked)
         except CALLER_ERRORS:
             raise
+        except _InterruptedError as interruption:
+            raise interruption.error from None
         except Exception as error:  # noqa: BLE001 (whatever keeps a round from being drawn must not fail the request)
             return (yield from self._base_ranking(error, ranked, by_id))
         self._count(assigned)
         try:
             exposures, objects = yield from self._fetched(assigned, ranked, by_id)
-        except asyncio.CancelledError:
-            self._withdraw(assigned, "cancelled")
+        except BaseException as error:
+            self._withdraw(assigned, _why(error))
             raise
         return self._context(exposures, objects, assigned.randomized, assigned.fallback_reason)
+
+    def _of_scope(self, hits: list[Hit[Any]]) -> list[Hit[Any]]:
+        """Return the results that do not say they belong to another scope."""
+        foreign = self.backend.foreign(hits, self.scope)
+        if foreign:
+            names = ", ".join(map(repr, sorted(foreign)[:3]))
+            self._fell_back("foreign", ScopeError(f"the retriever returned {names} of another scope"))
+        return [hit for hit in hits if hit.id not in foreign]
 
     def _base_ranking(self, error: Exception, ranked: Sequence[str], by_id: Objects) -> Steps[Context]:
         """Serve what was ranked, unrandomized, and log that where the log is not what failed."""
         reasons = {RosterFailedError: "roster_failed", LogTimeoutError: "log_timeout"}
         reason = reasons.get(type(error), "log_failed")
         self._fell_back(reason, error)
-        exposures = lay_out(ranked, (), self.policy.layout)
+        exposures = lay_out(ranked, (), self.policy.base_layout)
         if reason == "roster_failed":
             with suppress(Exception):
                 yield self._within_timeout(
@@ -113,7 +135,7 @@ class Retrieval:
         if self._is_held_out():
             request = self._request(None, "holdout")
         for _ in range(BLOCKS_TRIED):
-            now = layout if request.stream is not None else replace(layout, withhold=0)
+            now = layout if request.stream is not None else self.policy.base_layout
             future = self.log.assign(request, partial(_compose, ranked, now, key))
             assigned = yield from self._waited(future)
             if assigned is not None:
@@ -129,9 +151,11 @@ class Retrieval:
         started = time.perf_counter()
         try:
             assigned: AssignedRound | object | None = yield self._within_timeout(future)
-        except asyncio.CancelledError:
-            self._give_up(future, "cancelled")
-            raise
+        except BaseException as error:
+            if future.done() and not future.cancelled() and future.exception() is error:
+                raise  # the log's own failure
+            self._give_up(future, _why(error))
+            raise _InterruptedError(error) from error
         self.counters.time("log", time.perf_counter() - started)
         if assigned is LATE:
             self._give_up(future, "timeout")
@@ -164,29 +188,38 @@ class Retrieval:
         future, mine = self.rosters.join(stream.name)
         if mine:
             yield Spawn(open_block(self.policy, self.log, self.counters, self.rosters, stream))
-        prepared: str = yield Wait(future, PATIENCE_SECONDS, LATER)
-        return prepared
+        prepared: str | None = yield Wait(future, self.policy.log_timeout)
+        if prepared is None:
+            with suppress(InvalidStateError):
+                future.set_result(LATER)  # nobody waits for this one again
+        return prepared or LATER
 
     def _renewed(self) -> Steps[None]:
         """List the roster again, beside this request, where it is due."""
-        token = None
-        if self.backend.revision is not None:
+        token: Hashable = None
+        if self.backend.has_revision:
             try:
-                token = self.backend.revision(self.scope)
+                token = yield Ask("revision", (self.scope,))
             except Exception as error:  # noqa: BLE001 (a change token is a convenience)
                 self.counters.add("revision_failed")
                 logger.debug("revision failed: %s", error)
+                return
         elif self.policy.roster_ttl is None:
             return
         if self.rosters.is_due(self.scope, self.policy.roster_ttl, token):
-            yield Spawn(self._refreshed())
+            name = f"refresh {self.scope.key}"
+            if self.rosters.join(name)[1]:
+                yield Spawn(self._refreshed(name, token))
 
-    def _refreshed(self) -> Steps[None]:
+    def _refreshed(self, name: str, token: Hashable) -> Steps[None]:
         try:
             yield from refresh_roster(self.log, self.counters, self.scope)
+            self.rosters.note_listed(self.scope, token)
         except Exception as error:  # noqa: BLE001 (the roster in use stays in use)
             self.counters.add("refresh_failed")
             logger.warning("scope %r: the roster could not be renewed: %s", self.scope.key, error)
+        finally:
+            self.rosters.leave(name)
 
     def _stream(self) -> Stream:
         group = self._block_group()
@@ -270,7 +303,7 @@ class Retrieval:
             hit = objects.get(row.memory_id)
             if hit is None or not row.delivered:
                 continue
-            content = hit.version or self._text_hash(hit.item)
+            content = self._text_hash(hit.item) if hit.version is None else text_hash(str(hit.version))
             if content is not None:
                 hashes[row.memory_id] = content
         if hashes:
@@ -293,20 +326,35 @@ class Retrieval:
         """Serve the base list as it is, with no random slots to log; nothing here may fail the request."""
         objects = tuple(found)
         items: tuple[Item, ...] = ()
-        with suppress(InvalidIdError):
+        with suppress(Exception):
             hits = self.backend.hits(objects)
             items = tuple(
                 Item(hit.id, hit.item, slot, "ranked", 1.0, True, hit.score) for slot, hit in enumerate(hits)
             )
         exposures = tuple(Exposure(item.id, "ranked", False, item.slot, 1.0, True) for item in items)
         reason = "no_random_slots"
-        try:
-            yield self._within_timeout(self.log.assign(self._request(None, reason), lambda drawn: exposures))
-        except Exception as error:  # noqa: BLE001
-            self._fell_back("log_failed", error, reraise=False)
+        yield from self._noted(exposures, reason)
         self.counters.add("rounds")
         natives = tuple(item.item if isinstance(item, Hit) else item for item in objects)
         return Context(self.round_id, False, items, natives, reason)
+
+    def _noted(self, exposures: tuple[Exposure, ...], reason: str) -> Steps[None]:
+        """Log a round that nothing depends on: wait a moment at most, and let no more than a few pile up."""
+        if not self.rosters.unawaited.acquire(blocking=False):
+            self.counters.add("fallback.log_failed")
+            return
+        try:
+            future = self.log.assign(self._request(None, reason), lambda drawn: exposures)
+        except Exception as error:  # noqa: BLE001
+            self.rosters.unawaited.release()
+            self._fell_back("log_failed", error, reraise=False)
+            return
+        future.add_done_callback(lambda done: self.rosters.unawaited.release())
+        try:
+            if (yield Wait(future, MOMENT_SECONDS, LATE)) is LATE:
+                self.counters.add("log_late")
+        except Exception as error:  # noqa: BLE001
+            self._fell_back("log_failed", error, reraise=False)
 
     def _context(
         self,

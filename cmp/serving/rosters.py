@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Hashable, Iterable
@@ -38,6 +39,12 @@ LATER: Final[Prepared] = "later"
 LARGE: Final = 20_000
 
 
+#: Rounds without random slots that may wait for the log at once; more are not logged, and counted.
+UNAWAITED_AT_MOST: Final = 256
+#: How soon after a listing that failed the next one is tried.
+RETRY_SECONDS: Final = 1.0
+
+
 class RosterFailedError(Exception):
     """The backend could not list its ids."""
 
@@ -68,6 +75,9 @@ class Rosters:
         self._lock = threading.Lock()
         self._preparing: dict[str, Future[Prepared]] = {}
         self._listed: dict[str, tuple[float, Hashable]] = {}
+        self._tried: dict[str, float] = {}
+        #: Rounds being logged that nobody waits for.
+        self.unawaited = threading.BoundedSemaphore(UNAWAITED_AT_MOST)
 
     def join(self, name: str) -> tuple[Future[Prepared], bool]:
         """Return the future of what is being prepared under a name, and whether the caller is to prepare it."""
@@ -85,17 +95,26 @@ class Rosters:
             self._preparing.pop(name, None)
 
     def is_due(self, scope: Scope, ttl: float | None, token: Hashable) -> bool:
-        """Tell whether a scope should be listed again, because time has passed or its change token has changed."""
+        """Tell whether a scope should be listed again.
+
+        It should where this process has not listed it yet, time has passed, or its change token has changed; but not
+        at once after a try that failed.
+        """
         with self._lock:
             now = time.monotonic()
             listed = self._listed.get(scope.key)
-            if listed is None:
-                self._listed[scope.key] = (now, token)
+            if listed is not None and token == listed[1] and (ttl is None or now - listed[0] < ttl):
                 return False
-            due = (ttl is not None and now - listed[0] >= ttl) or token != listed[1]
-            if due:
-                self._listed[scope.key] = (now, token)
-            return due
+            if now - self._tried.get(scope.key, -math.inf) < min(RETRY_SECONDS, ttl or RETRY_SECONDS):
+                return False
+            self._tried[scope.key] = now
+            return True
+
+    def note_listed(self, scope: Scope, token: Hashable) -> None:
+        """Note that a scope has been listed, as of a change token."""
+        with self._lock:
+            self._listed[scope.key] = (time.monotonic(), token)
+            self._tried.pop(scope.key, None)
 
 
 def open_block(
@@ -180,14 +199,14 @@ def refresh_roster(log: LogStore, counters: Counters, scope: Scope) -> Steps[tup
 
     Deleted memories leave at once. Where there are new ones the open blocks end, so that these join at once too.
     """
+    open_now: frozenset[str] = yield Wait(log.open_rosters(scope.key))
+    if not open_now:
+        return 0, 0
     try:
         listed = yield Ask("list_ids", (scope,))
     except Exception as error:
         raise RosterFailedError(f"the ids of the scope could not be listed: {error!r}") from error
     now = set(canonical_ids(listed))
-    open_now: frozenset[str] = yield Wait(log.open_rosters(scope.key))
-    if not open_now:
-        return 0, 0
     known = {memory_id for memory_id in open_now if not is_card(memory_id)}
     gone, new = sorted(known - now), now - known
     if gone:

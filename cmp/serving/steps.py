@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Call a method of the backend: ``search``, ``list_ids`` or ``get``."""
+    """Call a method of the backend: ``search``, ``list_ids``, ``get`` or ``revision``."""
 
     method: str
     args: tuple[Any, ...]
@@ -67,7 +67,7 @@ def run(steps: Steps[T], backend: Backend) -> T:
         while True:
             try:
                 value = _perform(step, backend)
-            except Exception as error:  # noqa: BLE001 (it is thrown into the generator, which decides)
+            except BaseException as error:  # noqa: BLE001 (it is thrown into the generator, which decides)
                 step = steps.throw(error)
             else:
                 step = steps.send(value)
@@ -81,16 +81,11 @@ def _perform(step: Step, backend: Backend) -> Any:
         try:
             return step.future.result(step.seconds)
         except FutureTimeoutError:
-            if step.future.done():
-                raise
-            return step.otherwise
+            return step.future.result() if step.future.done() else step.otherwise
     if isinstance(step, Compute):
         return step.call()
     if isinstance(step, Spawn):
-        context = copy_context()
-        threading.Thread(
-            target=context.run, args=(run, step.steps, backend), daemon=True, name="cmp-roster"
-        ).start()
+        _spawn_thread(step, backend)
         return None
     method = getattr(backend, step.method)
     if method is None:
@@ -98,6 +93,13 @@ def _perform(step: Step, backend: Backend) -> Any:
             f"this backend's {step.method} is asynchronous; await aretrieve(...) instead of retrieve(...)"
         )
     return _listed(method(*step.args))
+
+
+def _spawn_thread(step: Spawn, backend: Backend) -> None:
+    context = copy_context()
+    threading.Thread(
+        target=context.run, args=(run, step.steps, backend), daemon=True, name="cmp-roster"
+    ).start()
 
 
 async def run_async(steps: Steps[T], backend: Backend) -> T:
@@ -110,7 +112,7 @@ async def run_async(steps: Steps[T], backend: Backend) -> T:
         while True:
             try:
                 value = await _perform_async(step, backend)
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (the generator decides)
+            except BaseException as error:  # noqa: BLE001 (it is thrown into the generator, which decides)
                 step = steps.throw(error)
             else:
                 step = steps.send(value)
@@ -132,6 +134,9 @@ async def _perform_async(step: Step, backend: Backend) -> Any:
     if isinstance(step, Compute):
         return await asyncio.to_thread(step.call)
     if isinstance(step, Spawn):
+        if backend.alist_ids is None:  # what needs no loop must not end with it
+            _spawn_thread(step, backend)
+            return None
         task = asyncio.create_task(run_async(step.steps, backend))
         _tasks.add(task)
         task.add_done_callback(_tasks.discard)

@@ -17,7 +17,7 @@ from cmp.errors import InvalidIdError, ScopeError
 from cmp.log.sinks import NO_COUNTER, SinkLog
 from cmp.log.writing import WritingLog
 from cmp.protocols import Scope, ScopeLike, canonical_id, canonical_ids
-from cmp.serving.backends import Backend
+from cmp.serving.backends import Source, backend_of, require_random_slots
 from cmp.serving.context import Context
 from cmp.serving.counters import Counters
 from cmp.serving.policy import Policy
@@ -37,7 +37,7 @@ class RandomizedRetriever:
     def __init__(
         self,
         policy: Policy,
-        backend: Backend,
+        source: Source,
         log: WritingLog | SinkLog,
         text_of: Callable[[Any], str | None] | None,
         scope: Scope | None,
@@ -46,11 +46,18 @@ class RandomizedRetriever:
             raise ValueError(NO_COUNTER)
         self.policy = policy
         self.log = log
-        self._backend = backend
+        self._source = source
+        self._backend = backend_of(source)
         self._text_of = text_of
         self._scope = scope
         self._counters = Counters()
         self._rosters = Rosters()
+        if policy.random_slots:
+            require_random_slots(self._backend)
+
+    def __reduce__(self) -> tuple[type[RandomizedRetriever], tuple[Any, ...]]:
+        """Send what the caller handed over; another process makes its own connection, counters and rosters."""
+        return RandomizedRetriever, (self.policy, self._source, self.log, self._text_of, self._scope)
 
     def retrieve(
         self,
@@ -195,7 +202,7 @@ class RandomizedRetriever:
     def with_policy(self, **changes: Any) -> RandomizedRetriever:
         """Return a wrapper of the same retriever and log with other settings (fields of :class:`Policy`)."""
         return RandomizedRetriever(
-            replace(self.policy, **changes), self._backend, self.log, self._text_of, self._scope
+            replace(self.policy, **changes), self._source, self.log, self._text_of, self._scope
         )
 
     def flush(self) -> None:

@@ -11,7 +11,7 @@ from cmp.log.records import LogStore
 from cmp.log.sinks import Sink, SinkLog
 from cmp.log.writing import WritingLog
 from cmp.protocols import Scope, ScopeLike
-from cmp.serving.backends import IdOf, OwnerOf, backend_of, require_random_slots
+from cmp.serving.backends import IdOf, OwnerOf, Source, backend_of, require_random_slots
 from cmp.serving.policy import Policy
 from cmp.serving.telemetry import require_opentelemetry
 from cmp.serving.wrapper import RandomizedRetriever
@@ -119,13 +119,17 @@ def wrap(
         on_error=on_error,
         seed=seed,
     )
-    backend = backend_of(retriever, list_ids, get, id_of, owner_of)
+    source = Source(retriever, list_ids, get, id_of, owner_of)
+    backend = backend_of(source)
     if random_slots:
         require_random_slots(backend)
     if telemetry:
         require_opentelemetry()
     fixed = None if scope is None else Scope.of(scope)
-    return RandomizedRetriever(policy, backend, _writable(log), text_of, fixed)
+    store = _writable(log)
+    if policy.layout.is_drawn or holdout:
+        _ = store.salt  # read now, and not within a request
+    return RandomizedRetriever(policy, source, store, text_of, fixed)
 
 
 def _writable(log: str | os.PathLike[str] | Log | Sink) -> WritingLog | SinkLog:

@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -231,16 +230,6 @@ def test_forked_workers_draw_different_memories_and_share_the_log(location):
     counts = random_counts(memory.log)
     assert max(counts) - min(counts) <= 1
     assert cmp.validate_log(memory.log) == []
-
-
-def test_a_pickled_wrapper_goes_on_with_the_same_log(tmp_path):
-    memory = wrapped(tmp_path, store(10)).with_policy(on_error="raise")
-    memory = cmp.RandomizedRetriever(memory.policy, memory._backend, memory.log, None, None)
-    with pytest.raises(Exception, match="pickle"):
-        pickle.dumps(memory)  # the backend of this test is built of lambdas
-    log = pickle.loads(pickle.dumps(memory.log))
-    assert log.path == memory.log.path
-    log.close()
 
 
 def test_a_reader_holding_a_transaction_does_not_stop_the_writers(tmp_path):
