@@ -81,7 +81,7 @@ def show(frame: pl.DataFrame, title: str, where: Console) -> None:
         )
     for row in zip(*cells, strict=True):
         table.add_row(*map(escape, row))
-    gaps = 2 * (len(widths) - 1)
+    gaps = 2 * len(widths)
     on_terminal = where.is_terminal
     needed = sum(least if on_terminal else widths) + gaps
     where.width = max(where.width, needed)

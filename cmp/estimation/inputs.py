@@ -33,7 +33,7 @@ def read_booleans(values: npt.ArrayLike, name: str) -> BoolArray:
     if array.dtype == bool:
         return array
     if array.dtype.kind == "O" and all(
-        isinstance(v, bool | int | float | np.number | np.bool) for v in array.flat
+        isinstance(v, bool | int | float | np.number | np.bool_) for v in array.flat
     ):
         array = array.astype(np.float64)
     if array.size and (array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all()):
