@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from cmp.design import key_of, keyed_fraction
 from cmp.errors import InvalidIdError, LogTimeoutError, ScopeError
+from cmp.log.queueing import QueueFullError
 from cmp.log.records import AssignedRound, Drawn, Exposure, LogStore, Request
 from cmp.protocols import Hit, Scope
 from cmp.serving.backends import Backend
@@ -112,7 +113,11 @@ class Retrieval:
 
     def _base_ranking(self, error: Exception, ranked: Sequence[str], by_id: Objects) -> Steps[Context]:
         """Serve what was ranked, unrandomized, and log that where the log is not what failed."""
-        reasons = {RosterFailedError: "roster_failed", LogTimeoutError: "log_timeout"}
+        reasons = {
+            RosterFailedError: "roster_failed",
+            LogTimeoutError: "log_timeout",
+            QueueFullError: "queue_full",
+        }
         reason = reasons.get(type(error), "log_failed")
         self._fell_back(reason, error)
         exposures = lay_out(ranked, (), self.policy.base_layout)
