@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from numbers import Real
 from typing import Any
-from uuid import uuid4
 
 from cmp.errors import InvalidIdError, ScopeError
 from cmp.log.sinks import NO_COUNTER, SinkLog
@@ -20,6 +19,7 @@ from cmp.protocols import Scope, ScopeLike, canonical_id, canonical_ids
 from cmp.serving.backends import Source, backend_of, require_random_slots
 from cmp.serving.context import Context
 from cmp.serving.counters import Counters
+from cmp.serving.naming import RoundIds
 from cmp.serving.policy import Policy
 from cmp.serving.retrieval import Retrieval
 from cmp.serving.rosters import RosterFailedError, Rosters, refresh_roster
@@ -52,6 +52,7 @@ class RandomizedRetriever:
         self._scope = scope
         self._counters = Counters()
         self._rosters = Rosters()
+        self._ids = RoundIds()
         if policy.random_slots:
             require_random_slots(self._backend)
 
@@ -245,7 +246,7 @@ class RandomizedRetriever:
             self._text_of,
             query,
             self._resolved(scope),
-            uuid4().hex if round_id is None else canonical_id(round_id, "round"),
+            self._ids.make() if round_id is None else canonical_id(round_id, "round"),
             round_id is None,
             None if episode_id is None else canonical_id(episode_id, "episode"),
             None if group is None else canonical_id(group, "group"),
