@@ -12,6 +12,7 @@ __all__ = [
     "InvalidIdError",
     "LogCorruptedError",
     "LogTimeoutError",
+    "LogUnavailableError",
     "LogVersionError",
     "MissingExtraError",
     "PositivityError",
@@ -62,6 +63,10 @@ class LogCorruptedError(CmpError, OSError):
 
 class LogTimeoutError(CmpError, TimeoutError):
     """The log did not make a round durable within ``log_timeout``; raised under ``on_error="raise"`` only."""
+
+
+class LogUnavailableError(CmpError, OSError):
+    """The log cannot be reached, read or written now: locked, its disk full, read-only, its server away."""
 
 
 class GranularityError(CmpError, ValueError):

@@ -12,12 +12,13 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any, Final
-from urllib.parse import unquote
 
 import polars as pl
 
-from cmp.errors import InvalidIdError, LogCorruptedError, MissingExtraError
+from cmp.errors import InvalidIdError, LogCorruptedError, LogUnavailableError, MissingExtraError
 from cmp.log import transactions
+from cmp.log.postgres_url import parsed, shown
+from cmp.log.queueing import Queued
 from cmp.log.records import AssignedRound, Compose, Request, Staged
 from cmp.log.schema import TABLES, Table, check_version
 from cmp.log.transactions import Session
@@ -27,24 +28,14 @@ from cmp.log.written import written_by
 try:
     import psycopg
     from psycopg import errors, sql
-    from psycopg.conninfo import conninfo_to_dict
 except ImportError as missing:
     raise MissingExtraError(
         f"a log in Postgres needs psycopg ({missing}); run: pip install 'causal-memory-policy[postgres]'"
     ) from missing
 
-__all__ = ["PostgresLog"]
+__all__ = ["LogUnreachableError", "PostgresLog"]
 
 SYNCHRONOUS: Final = {"process": "off", "power": "on", "queued": "off"}
-
-#: Used where the URL does not say otherwise: a server that is away must be noticed before its users notice.
-CONNECTION: Final = {
-    "connect_timeout": 2,
-    "tcp_user_timeout": 5000,
-    "keepalives_idle": 10,
-    "client_encoding": "UTF8",
-    "application_name": "causal-memory-policy",
-}
 
 #: No other worker waits longer for the locks of one that hangs.
 SETTINGS: Final = "SET lock_timeout = '5s'; SET idle_in_transaction_session_timeout = '5s'"
@@ -67,6 +58,10 @@ _SQL_TYPES: Final[dict[Any, str]] = {
     pl.Binary: "BYTEA",
     pl.Boolean: "BOOLEAN",
 }
+
+
+class LogUnreachableError(LogUnavailableError, ConnectionError):
+    """The server of the log is away, or does not do what it is asked for now."""
 
 
 class PostgresLog(WritingLog):
@@ -93,8 +88,8 @@ class PostgresLog(WritingLog):
     ------
     FileNotFoundError, LogCorruptedError, LogVersionError
         Where there is no log, the schema holds tables of something else, or a newer version wrote it.
-    ConnectionError
-        Where the server cannot be reached.
+    LogUnreachableError
+        Where the server cannot be reached; a ``LogUnavailableError`` and a ``ConnectionError``.
     """
 
     def __init__(self, url: str, *, durability: str = "process", create: bool = False) -> None:
@@ -103,8 +98,8 @@ class PostgresLog(WritingLog):
                 f"durability is {durability!r}; it is one of {', '.join(map(repr, SYNCHRONOUS))}"
             )
         self._url = url
-        self._options, self._schema = _parsed(url)
-        self.location = _shown(self._options, self._schema)
+        self._options, self._schema = parsed(url)
+        self.location = shown(self._options, self._schema)
         self.durability = durability
         self.queues = durability == "queued"
         self._unreachable: tuple[float, str] | None = None
@@ -158,7 +153,9 @@ class PostgresLog(WritingLog):
                 f"{self.location} cannot be read as a log ({_first_line(error)}). Nothing was changed"
             ) from error
         except psycopg.OperationalError as error:
-            raise ConnectionError(f"the log at {self.location} was lost: {_first_line(error)}") from error
+            raise LogUnreachableError(
+                f"the log at {self.location} was lost ({_first_line(error)}); try again when its server answers"
+            ) from error
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -209,12 +206,31 @@ class PostgresLog(WritingLog):
         lost = isinstance(error, psycopg.Error) and self._session is None
         return lost or isinstance(error, races)
 
+    def _is_unwritable(self, error: BaseException) -> bool:
+        unadapted = isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None
+        of_another_type = (errors.DatatypeMismatch, errors.UndefinedFunction, errors.IndeterminateDatatype)
+        refused = (psycopg.DataError, psycopg.IntegrityError, *of_another_type)
+        return unadapted or super()._is_unwritable(error) or isinstance(error, refused)
+
+    def _explained(self, error: BaseException) -> Exception | None:
+        away = (psycopg.OperationalError, psycopg.InterfaceError, errors.ReadOnlySqlTransaction)
+        if not isinstance(error, away):
+            return None
+        return LogUnreachableError(
+            f"the log at {self.location} cannot be used now ({_first_line(error)}); see to its server, and try again"
+        )
+
+    def _check(self, queued: Queued) -> None:
+        request = queued.request
+        _check_texts((request.round_id, request.scope, request.group, request.episode_id))
+        _check_texts(exposure.memory_id for exposure in queued.exposures)
+
     def _connect(self) -> Session:
         if self._unreachable is not None and time.monotonic() < self._unreachable[0]:
-            raise ConnectionError(self._unreachable[1])
+            raise LogUnreachableError(self._unreachable[1])
         try:
             connection = self._dial()
-        except ConnectionError as error:
+        except LogUnreachableError as error:
             self._unreachable = (time.monotonic() + PAUSE_SECONDS, str(error))
             raise
         try:
@@ -241,7 +257,7 @@ class PostgresLog(WritingLog):
         try:
             connection = _Connection.connect(**self._options)
         except psycopg.Error as error:
-            raise ConnectionError(
+            raise LogUnreachableError(
                 f"the log at {self.location} cannot be reached: {_first_line(error)}"
             ) from error
         if self._schema is not None:
@@ -343,29 +359,6 @@ def _tables(connection: psycopg.Connection, location: str) -> bool:
 def _current_schema(connection: psycopg.Connection) -> str | None:
     row = connection.execute("SELECT current_schema()").fetchone()
     return None if row is None else row[0]
-
-
-def _parsed(url: str) -> tuple[dict[str, Any], str | None]:
-    """Return what psycopg connects with, and the schema; no message holds the URL, which may hold a password."""
-    base, _, query = url.partition("?")
-    fields = [field for field in query.split("&") if field]
-    schemas = [unquote(field[7:]) for field in fields if field.startswith("schema=")]
-    rest = "&".join(field for field in fields if not field.startswith("schema="))
-    try:
-        given = conninfo_to_dict(f"{base}?{rest}" if rest else base)
-    except psycopg.Error:
-        raise ValueError(
-            "this is no URL of a Postgres database; write postgresql://user:password@host:port/database, with special "
-            "characters of the password percent-encoded"
-        ) from None
-    return {**CONNECTION, **given}, (schemas[-1] or None) if schemas else None
-
-
-def _shown(options: Mapping[str, Any], schema: str | None) -> str:
-    """Return where the log lies, without the password."""
-    user, host, port, name = (options.get(key, "") for key in ("user", "host", "port", "dbname"))
-    place = f"{user}@" * bool(user) + str(host) + f":{port}" * bool(port)
-    return f"postgresql://{place}/{name}" + f"?schema={schema}" * bool(schema)
 
 
 def _first_line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from cmp.log import transactions
 from cmp.log.records import AssignedRound, Compose, Drawn, Exposure, Request
@@ -24,8 +24,13 @@ __all__ = ["QueueFullError", "Queued", "QueuedRounds"]
 LEASED: Final = 64
 #: Rounds that may wait; the next one is served the base ranking, and counted.
 QUEUED_AT_MOST: Final = 512
+#: Streams of which leases are held; the rows of the one that was idle longest are then left unused.
+STREAMS_LEASED: Final = 256
 #: Rounds whose ids are remembered, so that a retry right after gets the same assignment.
 REMEMBERED: Final = 4096
+
+
+Submit: TypeAlias = Callable[[Callable[[Session], Any]], Future[Any]]
 
 
 class QueueFullError(RuntimeError):
@@ -54,17 +59,26 @@ class Leased:
     drawn: tuple[Drawn, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Rows of a stream that this process has taken and not dealt yet."""
+
+    scope: str
+    rows: deque[Leased]
+
+
 class QueuedRounds:
     """Deals leased rows and holds what is to be written. Thread-safe; belongs to one process.
 
-    ``submit`` hands a job to the writer thread, ``block_of`` reads a stored block there.
+    ``submit`` hands a job to the writer thread, ``block_of`` reads a stored block there, ``check`` raises for a round
+    that the database could not keep.
     """
 
-    def __init__(self, submit: Callable[[Callable[[Session], Any]], Future[Any]], block_of: BlockOf) -> None:
-        self._submit, self._block_of = submit, block_of
+    def __init__(self, submit: Submit, block_of: BlockOf, check: Callable[[Queued], None]) -> None:
+        self._submit, self._block_of, self._check = submit, block_of, check
         self._lock = threading.Lock()
-        self._leases: dict[str, deque[Leased]] = {}
-        self._scopes: dict[str, str] = {}
+        self._leases: OrderedDict[str, Lease] = OrderedDict()
+        self._leasing: set[str] = set()
         self._recent: OrderedDict[str, AssignedRound] = OrderedDict()
         self._waiting: list[Queued] = []
         self._draining = False
@@ -72,29 +86,23 @@ class QueuedRounds:
 
     def assign(self, request: Request, compose: Compose) -> Future[AssignedRound | None]:
         """Return the round at once where it can be dealt from a lease; else what the database says."""
-        future: Future[AssignedRound | None] = Future()
         with self._lock:
             known = self._recent.get(request.round_id)
-            leased = self._next(request) if known is None and self._is_ours(request) else None
-            if leased is not None:
-                if len(self._waiting) >= QUEUED_AT_MOST:
-                    future.set_exception(
-                        QueueFullError(f"{QUEUED_AT_MOST} rounds wait to be written already")
-                    )
-                    return future
-                assigned = self._deal(request, leased, compose)
-                drain = not self._draining
-                self._draining = True
-        if known is not None and known.scope == request.scope:
-            self._submit(lambda session: transactions.count_attempt(session, request.round_id))
-            future.set_result(replace(known, repeated=True))
-        elif leased is not None:
-            if drain:
-                self._submit(lambda session: None)
-            future.set_result(assigned)
-        else:
-            return self._through(request, compose)
+            stream = _leasable(request) if known is None else None
+            if stream is not None and stream in self._leases:
+                return self._dealt(request, stream, compose)
+            leasing = self._may_lease(stream)
+        if known is None or known.scope != request.scope:
+            return self._through(request, compose, leasing)
+        self._submit(lambda session: transactions.count_attempt(session, request.round_id))
+        future: Future[AssignedRound | None] = Future()
+        future.set_result(replace(known, repeated=True))
         return future
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether rounds wait to be written."""
+        return bool(self._waiting)
 
     def take(self) -> list[Queued]:
         """Take what waits, for the transaction that is about to write it."""
@@ -108,37 +116,59 @@ class QueuedRounds:
         with self._lock:
             self._waiting[:0] = waiting
 
+    def forget(self, round_id: str) -> None:
+        """Know nothing of a round that could not be written."""
+        with self._lock:
+            self._recent.pop(round_id, None)
+
     def end_leases(self, scope: str) -> None:
         """Let go of a scope's leases: its memories or blocks have changed."""
         with self._lock:
             self._changes += 1
-            for stream in [name for name, owner in self._scopes.items() if owner == scope]:
-                self._leases.pop(stream, None)
-                self._scopes.pop(stream, None)
+            for stream in [name for name, lease in self._leases.items() if lease.scope == scope]:
+                del self._leases[stream]
 
-    def _is_ours(self, request: Request) -> bool:
-        """Whether the round can be new to nobody but us: its id was made up a moment ago."""
-        return request.stream is not None and request.made_up
+    def _dealt(self, request: Request, stream: str, compose: Compose) -> Future[AssignedRound | None]:
+        future: Future[AssignedRound | None] = Future()
+        try:
+            future.set_result(self._deal(request, stream, compose))
+        except Exception as error:  # noqa: BLE001 (it is the asker's, as where the database is asked)
+            future.set_exception(error)
+        return future
 
-    def _next(self, request: Request) -> Leased | None:
-        assert request.stream is not None
-        lease = self._leases.get(request.stream)
-        return lease.popleft() if lease else None
-
-    def _deal(self, request: Request, leased: Leased, compose: Compose) -> AssignedRound:
+    def _deal(self, request: Request, stream: str, compose: Compose) -> AssignedRound:
+        if not self._draining:  # also where the queue is full: what waits may be of a transaction that failed
+            self._draining = True
+            self._submit(lambda session: None)
+        if len(self._waiting) >= QUEUED_AT_MOST:
+            raise QueueFullError(f"{QUEUED_AT_MOST} rounds wait to be written already")
+        self._leases.move_to_end(stream)
+        rows = self._leases[stream].rows
+        leased = rows.popleft()
+        if not rows:
+            del self._leases[stream]
         exposures = compose(leased.drawn)
-        self._waiting.append(
-            Queued(request, leased.block_id, leased.row, leased.n_roster, len(leased.drawn), exposures)
-        )
+        queued = Queued(request, leased.block_id, leased.row, leased.n_roster, len(leased.drawn), exposures)
+        self._check(queued)
+        self._waiting.append(queued)
         assigned = AssignedRound(request.round_id, request.scope, True, None, exposures, False)
         self._recent[request.round_id] = assigned
         if len(self._recent) > REMEMBERED:
             self._recent.popitem(last=False)
         return assigned
 
-    def _through(self, request: Request, compose: Compose) -> Future[AssignedRound | None]:
-        """Assign a round the durable way, and take a lease for those to come, held once it is committed."""
-        taken: list[Leased] = []
+    def _may_lease(self, stream: str | None) -> str | None:
+        """Return the stream where nobody is about to take a lease of it already, and note that the asker is."""
+        if stream is None or stream in self._leasing:
+            return None
+        self._leasing.add(stream)
+        return stream
+
+    def _through(
+        self, request: Request, compose: Compose, stream: str | None
+    ) -> Future[AssignedRound | None]:
+        """Assign a round the durable way; and lease a stream's next rows, held once the transaction is committed."""
+        taken: deque[Leased] = deque()
         changes = 0
 
         def job(session: Session) -> AssignedRound | None:
@@ -146,19 +176,30 @@ class QueuedRounds:
             changes = self._changes
             taken.clear()  # a transaction that is tried again takes its rows again
             assigned = transactions.assign(session, request, compose, self._block_of)
-            if assigned is not None and request.stream is not None and not assigned.repeated:
-                rows = transactions.lease(session, request.stream, LEASED, self._block_of)
+            if assigned is not None and stream is not None and not assigned.repeated:
+                rows = transactions.lease(session, stream, LEASED, self._block_of)
                 taken.extend(Leased(*row) for row in rows)
             return assigned
 
         def hold(done: Future[AssignedRound | None]) -> None:
-            if not taken or request.stream is None or done.cancelled() or done.exception() is not None:
-                return
+            assert stream is not None
+            is_committed = not done.cancelled() and done.exception() is None
             with self._lock:
-                if self._changes == changes:  # else these rows are left unused
-                    self._leases.setdefault(request.stream, deque()).extend(taken)
-                    self._scopes[request.stream] = request.scope
+                self._leasing.discard(stream)
+                if taken and is_committed and self._changes == changes:  # else these rows are left unused
+                    self._leases[stream] = Lease(request.scope, taken)
+                    if len(self._leases) > STREAMS_LEASED:
+                        self._leases.popitem(last=False)
 
         future: Future[AssignedRound | None] = self._submit(job)
-        future.add_done_callback(hold)
+        if stream is not None:
+            future.add_done_callback(hold)
         return future
+
+
+def _leasable(request: Request) -> str | None:
+    """Return the stream of a round that can be new to nobody but us, since its id was made up a moment ago.
+
+    A caller's own id may be in the log already: that is for the database to say.
+    """
+    return request.stream if request.made_up else None

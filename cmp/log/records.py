@@ -116,6 +116,11 @@ class LogStore(Protocol):
         """A random text made with the log, shared by all who write to it."""
         ...
 
+    @property
+    def drops(self) -> Mapping[str, int]:
+        """What could not be written and was given up, by kind."""
+        ...
+
     def assign(self, request: Request, compose: Compose) -> Future[AssignedRound | None]:
         """Take the stream's next row and log the round, in one transaction; None where a new block is needed.
 

@@ -7,11 +7,10 @@ a function of its key and of the roster, and a block is known by a hash of its r
 from __future__ import annotations
 
 import logging
-import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn, Protocol, TypeVar, runtime_checkable
@@ -20,10 +19,11 @@ import polars as pl
 
 from cmp.design import Block, key_of, keyed_sample
 from cmp.errors import ScopeError, UnknownRoundError
-from cmp.forking import after_fork
+from cmp.forking import around_fork
 from cmp.log.reading import Log
 from cmp.log.records import AssignedRound, Compose, Drawn, Exposure, Request, Staged
 from cmp.log.schema import SCHEMA_VERSION, Table
+from cmp.log.thread import REST_SECONDS, WriterThread, refusal_after_fork
 
 __all__ = ["NO_COUNTER", "Sink", "SinkLog"]
 
@@ -41,8 +41,9 @@ class Sink(Protocol):
 
     A record is a mapping that ``json.dumps`` takes; its ``type`` is ``round`` (with its exposures), ``outcome``,
     ``amendment`` or ``block`` (with its roster), its fields are the columns of the log's tables. Records may come
-    twice: :func:`cmp.log.gathering.read_records` collapses them. ``write`` is called by one thread of each process. It
-    raises where the record is not kept, and then only: the base ranking is served in place of such a round.
+    twice: :func:`cmp.log.gathering.read_records` collapses them. ``write`` is called by one thread of each process,
+    and never while it forks. It raises where the record is not kept, and then only: the base ranking is served in
+    place of such a round.
     """
 
     def write(self, record: Mapping[str, object]) -> None:
@@ -85,16 +86,19 @@ class SinkLog(Log):
     #: Draws need no salt: the uniform design has a seed.
     salt: Final = ""
 
-    _lock: threading.Lock
-    _executor: ThreadPoolExecutor | None
-
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self._open: dict[str, _Open] = {}
         self._staged: dict[str, Sequence[str]] = {}
         self._rounds: OrderedDict[str, _Served] = OrderedDict()
-        self._reset()
-        after_fork(self, SinkLog._reset)
+        self._dropped = 0
+        self._thread = WriterThread()
+        around_fork(
+            self,
+            before=SinkLog._rest,
+            after_in_parent=lambda log: log._thread.wake(),
+            after_in_child=SinkLog._restart,
+        )
 
     def __repr__(self) -> str:
         return f"SinkLog({self.sink!r})"
@@ -161,7 +165,18 @@ class SinkLog(Log):
     def note_contents(self, round_id: str, hashes: Mapping[str, str]) -> None:
         """Write content hashes when there is time: nobody waits for them."""
         record = _record("amendment", round_id=round_id, content_hashes=dict(hashes))
-        self._submit(lambda: self.sink.write(record)).add_done_callback(_log_failure)
+
+        def count(done: Future[None]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._dropped += len(hashes)
+                logger.debug("content hashes were not written: %s", error)
+
+        self._submit(lambda: self.sink.write(record)).add_done_callback(count)
+
+    @property
+    def drops(self) -> Mapping[str, int]:
+        """What the sink did not take and nobody waited for, by kind: ``content_hashes``."""
+        return {"content_hashes": self._dropped} if self._dropped else {}
 
     def exposures_of(self, round_id: str) -> Future[tuple[Exposure, ...]]:
         """Return the exposures of a round that this process served lately (raises ``UnknownRoundError``)."""
@@ -265,28 +280,27 @@ class SinkLog(Log):
 
     def flush(self) -> None:
         """Return when the sink has everything that was handed over."""
-        self._submit(lambda: None).result()
+        if self._thread.is_awake:
+            self._submit(lambda: None).result()
 
     def close(self) -> None:
-        """Flush, and close the sink where it can be closed."""
-        self.flush()
-        with self._lock:
-            executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown()
+        """Flush, and close the sink where it can be closed; it is written to again when next used."""
+        self._thread.end(self._close_sink)
+
+    def _close_sink(self) -> None:
         close = getattr(self.sink, "close", None)
         if callable(close):
             close()
 
     def _submit(self, job: Callable[[], T]) -> Future[T]:
-        with self._lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, thread_name_prefix="cmp-log-writer")
-            return self._executor.submit(job)
+        return self._thread.submit(job)
 
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._executor = None
+    def _rest(self) -> None:
+        self._thread.rest(REST_SECONDS)
+
+    def _restart(self) -> None:
+        """Begin anew in a forked child; or not at all, where the sink was being written to."""
+        self._thread = WriterThread(refusal_after_fork(self) if self._thread.is_busy else None)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -339,8 +353,3 @@ def _round_record(request: Request, block: _Open | None, exposures: Sequence[Exp
 
 def _record(kind: str, **fields: Any) -> dict[str, object]:
     return {"type": kind, "schema_version": SCHEMA_VERSION, **fields}
-
-
-def _log_failure(future: Future[None]) -> None:
-    if not future.cancelled() and future.exception() is not None:
-        logger.debug("content hashes were not written: %s", future.exception())

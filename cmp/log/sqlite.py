@@ -2,6 +2,9 @@
 
 Write-ahead logging and ``BEGIN IMMEDIATE``. A round is durable against the death of the process before its future
 is done. Never put the file on a network file system.
+
+A process may fork while it serves: its connection is closed for the fork, because a child that inherits SQLite's idea
+of the locks it holds would hold none. A connection of your own to the same file is yours to close before a fork.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from cmp.errors import LogCorruptedError
+from cmp.errors import LogCorruptedError, LogUnavailableError
 from cmp.log import transactions
 from cmp.log.schema import TABLES, Table, check_version
 from cmp.log.transactions import Session
@@ -28,6 +31,19 @@ __all__ = ["SQLiteLog"]
 
 SYNCHRONOUS: Final = {"process": "NORMAL", "power": "FULL", "queued": "NORMAL"}
 BUSY_SECONDS: Final = 10.0
+
+#: What to do where the file cannot be used now, by SQLite's primary result code.
+_MENDS: Final = {
+    sqlite3.SQLITE_BUSY: "another process or connection holds it locked: end its transaction, and try again",
+    sqlite3.SQLITE_LOCKED: "another connection holds a table of it: end its transaction, and try again",
+    sqlite3.SQLITE_FULL: "free space on its disk, and try again",
+    sqlite3.SQLITE_IOERR: "see to its disk: it may be full, failing or away",
+    sqlite3.SQLITE_READONLY: "let this process write to the file and to its folder",
+    sqlite3.SQLITE_CANTOPEN: "let this process open and make files in its folder",
+    sqlite3.SQLITE_PERM: "let this process open the file",
+    sqlite3.SQLITE_PROTOCOL: "its locks are contended, or on a network file system: keep it on a local disk",
+    sqlite3.SQLITE_NOMEM: "there is no memory left for it",
+}
 
 _SQL_TYPES: Final[dict[Any, str]] = {pl.String: "TEXT", pl.Float64: "REAL", pl.Binary: "BLOB"}
 
@@ -100,11 +116,17 @@ class SQLiteLog(WritingLog):
 
     def _read(self, query: str) -> list[tuple[Any, ...]]:
         try:
-            with closing(
-                sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
-            ) as reader:
+            with (
+                self._thread.in_use(),
+                closing(
+                    sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+                ) as reader,
+            ):
                 return reader.execute(query).fetchall()
         except sqlite3.DatabaseError as error:
+            told = self._explained(error)
+            if told is not None:
+                raise told from error
             if isinstance(error, sqlite3.OperationalError) and "no such table" not in str(error):
                 raise
             raise LogCorruptedError(
@@ -126,6 +148,23 @@ class SQLiteLog(WritingLog):
     def _disconnect(self, session: Session) -> None:
         if isinstance(session, sqlite3.Connection):
             session.close()
+
+    def _is_unwritable(self, error: BaseException) -> bool:
+        refused = (
+            sqlite3.DataError,
+            sqlite3.IntegrityError,
+            sqlite3.InterfaceError,
+            sqlite3.ProgrammingError,
+        )
+        return super()._is_unwritable(error) or isinstance(error, refused)
+
+    def _explained(self, error: BaseException) -> Exception | None:
+        if not isinstance(error, sqlite3.OperationalError):
+            return None
+        mend = _MENDS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)  # an error of our own has no code
+        if mend is None:
+            return None
+        return LogUnavailableError(f"the log at {self.path} cannot be used now ({error}): {mend}")
 
     def _connect(self) -> Session:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 from uuid import uuid4
 
 import numpy as np
@@ -22,7 +22,7 @@ from cmp.log.schema import EXPOSURES, ROUNDS, Table
 if TYPE_CHECKING:
     from cmp.log.queueing import Queued
 
-__all__ = ["CREATE_CURSORS", "Session", "StoredBlock"]
+__all__ = ["CREATE_CURSORS", "Note", "Session", "StoredBlock"]
 
 
 class Session(Protocol):
@@ -31,6 +31,14 @@ class Session(Protocol):
     def execute(self, query: str, parameters: Sequence[Any] = ()) -> Any: ...
 
     def executemany(self, query: str, parameters: Iterable[Sequence[Any]]) -> Any: ...
+
+
+class Note(NamedTuple):
+    """The content hash of a memory in a round."""
+
+    content: str
+    round_id: str
+    memory_id: str
 
 
 #: Where each stream of blocks stands. Apart from ``blocks``, whose rows are large, because every round updates it.
@@ -241,8 +249,8 @@ def withdraw(session: Session, round_id: str, reason: str) -> None:
     )
 
 
-def write_contents(session: Session, notes: Sequence[tuple[str, str, str]]) -> None:
-    """Write noted content hashes, (hash, round_id, memory_id) each."""
+def write_contents(session: Session, notes: Sequence[Note]) -> None:
+    """Write noted content hashes."""
     session.executemany("UPDATE exposures SET content_hash = ? WHERE round_id = ? AND memory_id = ?", notes)
 
 

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import weakref
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final, Self, TypeVar
+from functools import partial
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from cmp.design import Block
-from cmp.forking import after_fork
+from cmp.forking import around_fork
 from cmp.log import block_transactions, transactions
 from cmp.log.queueing import Queued, QueuedRounds
 from cmp.log.reading import Log
 from cmp.log.records import AssignedRound, Compose, Exposure, Request, Staged
-from cmp.log.transactions import Session, StoredBlock
+from cmp.log.thread import REST_SECONDS, WriterThread, refusal_after_fork
+from cmp.log.transactions import Note, Session, StoredBlock
 
 __all__ = ["WritingLog"]
 
 T = TypeVar("T")
+
+#: What waits to be written with the next transaction.
+Waiting: TypeAlias = Queued | Note
+
+logger = logging.getLogger("cmp.log")
 
 #: Roster rows written in one transaction; rounds of this and of other processes go on between two of them.
 STAGED_AT_ONCE: Final = 1000
@@ -35,17 +44,22 @@ TRIES: Final = 5
 _inherited: list[Any] = []
 
 
+class _UnwritableError(Exception):
+    """What waited to be written cannot be: the fault is in the data, and would come back at every try."""
+
+
 class WritingLog(Log):
     """What :class:`cmp.log.records.LogStore` asks, on a database that a subclass opens.
 
     A subclass connects, begins, commits and rolls back; what happens in between is in ``cmp.log.transactions``.
     """
 
-    _lock: threading.Lock
-    _executor: ThreadPoolExecutor | None
-    _session: Session | None
+    _thread: WriterThread
+    _session: Session | None  # of the writer thread alone, or of who has it at rest
     _blocks: dict[str, StoredBlock]
-    _notes: list[tuple[str, str, str]]
+    _lock: threading.Lock  # of the next two
+    _notes: list[Note]
+    _dropped: Counter[str]
     _queue: QueuedRounds | None
 
     #: Whether rounds are acknowledged before they are durable.
@@ -53,8 +67,14 @@ class WritingLog(Log):
 
     def __init__(self) -> None:
         self._salt: str | None = None
+        self._session = None
         self._reset()
-        after_fork(self, WritingLog._reset)
+        around_fork(
+            self,
+            before=WritingLog._rest,
+            after_in_parent=lambda log: log._thread.wake(),
+            after_in_child=WritingLog._restart,
+        )
         atexit.register(_flush_at_exit, weakref.ref(self))
 
     @abstractmethod
@@ -80,6 +100,26 @@ class WritingLog(Log):
     def _is_broken(self, error: BaseException) -> bool:
         """Whether the session is of no use after this error."""
         return False
+
+    def _is_unwritable(self, error: BaseException) -> bool:
+        """Whether a statement that failed so was given what the database can never keep."""
+        return isinstance(error, (TypeError, ValueError, OverflowError))
+
+    def _explained(self, error: BaseException) -> Exception | None:
+        """Return what to raise in place of a driver's error, where that says too little."""
+        return None
+
+    def _check(self, queued: Queued) -> None:
+        """Refuse a round that the database could not keep, before it is acknowledged."""
+
+    @property
+    def drops(self) -> Mapping[str, int]:
+        """What this process could not write and gave up, by kind: ``content_hashes``, and ``rounds`` that were queued.
+
+        The fault was in the data (a version that is no text, say); each is warned of.
+        """
+        with self._lock:
+            return dict(self._dropped)
 
     @property
     def salt(self) -> str:
@@ -149,7 +189,7 @@ class WritingLog(Log):
 
     def note_contents(self, round_id: str, hashes: Mapping[str, str]) -> None:
         """Note content hashes, to be written with the next transaction."""
-        notes = [(content, round_id, memory_id) for memory_id, content in hashes.items()]
+        notes = [Note(content, round_id, memory_id) for memory_id, content in hashes.items()]
         with self._lock:
             self._notes.extend(notes)
 
@@ -163,24 +203,12 @@ class WritingLog(Log):
 
     def flush(self) -> None:
         """Return when everything handed over is durable."""
-        with self._lock:
-            if self._executor is None:
-                return
-            last = (
-                self._executor.submit(self._transact, _nothing)
-                if self._notes or self._queue is not None
-                else self._executor.submit(int)
-            )
-        last.result()  # the writer works in order; a database that is away is asked for only where notes remain
+        if self._thread.is_awake or self._has_waiting():
+            self._thread.submit(self._write_waiting).result()
 
     def close(self) -> None:
-        """Flush and let go of the database; it opens again when next used."""
-        self.flush()
-        with self._lock:
-            executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.submit(self._let_go).result()
-            executor.shutdown()
+        """Flush and let go of the database; it opens again when next used, by requests in flight too."""
+        self._thread.end(self._finish)
 
     def __enter__(self) -> Self:
         return self
@@ -201,52 +229,122 @@ class WritingLog(Log):
 
     # -- the writer thread ----------------------------------------------------------------------------------------
 
-    def _reset(self) -> None:
-        session = getattr(self, "_session", None)
-        if session is not None:
-            _inherited.append(session)
-        self._lock = threading.Lock()
-        self._executor = None
+    def _reset(self, refusal: str | None = None) -> None:
+        self._thread = WriterThread(refusal)
         self._session = None
         self._blocks = {}
+        self._lock = threading.Lock()
         self._notes = []
-        self._queue = QueuedRounds(self._submit, self._block) if self.queues else None
+        self._dropped = Counter()
+        self._queue = QueuedRounds(self._submit, self._block, self._check) if self.queues else None
+
+    def _rest(self) -> None:
+        """Hold no connection and no lock while the process forks: the child would share them without knowing."""
+        if self._thread.rest(REST_SECONDS):
+            self._let_go()
+
+    def _restart(self) -> None:
+        """Begin anew in a forked child; or not at all, where the parent's writer could not be brought to rest."""
+        is_torn = self._session is not None or self._thread.is_busy
+        if self._session is not None:
+            _inherited.append(self._session)
+        self._reset(refusal_after_fork(self) if is_torn else None)
 
     def _submit(self, job: Callable[[Session], T]) -> Future[T]:
-        with self._lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, thread_name_prefix="cmp-log-writer")
-            return self._executor.submit(self._transact, job)
+        return self._thread.submit(partial(self._transact, job))
 
     def _transact(self, job: Callable[[Session], T]) -> T:
-        with self._lock:
-            notes, self._notes = self._notes, []
-        queued = self._queue.take() if self._queue is not None else []
+        """Do a job in a transaction of its own, after what waits to be written."""
+        waiting = self._take_waiting()
+        try:
+            try:
+                return self._committed(waiting, job)
+            except _UnwritableError:
+                self._write_singly(waiting)
+                return self._committed([], job)
+        except BaseException as error:
+            self._put_back(waiting)
+            told = self._explained(error)
+            if told is None:
+                raise
+            raise told from error
+
+    def _committed(self, waiting: Sequence[Waiting], job: Callable[[Session], T]) -> T:
         for attempt in range(TRIES):
             session = self._session
             try:
                 if session is None:
                     session = self._session = self._connect()
                 self._begin(session)
-                transactions.write_queued(session, queued)
-                if notes:
-                    transactions.write_contents(session, notes)
+                self._write(session, waiting)
                 result = job(session)
                 self._commit(session)
             except BaseException as error:
                 self._after(error, session)
                 if attempt + 1 < TRIES and self._is_passing(error):
                     continue
-                self._put_back(notes, queued)
                 raise
             return result
         raise AssertionError("the last attempt returns or raises")
 
-    def _put_back(self, notes: list[tuple[str, str, str]], queued: list[Queued]) -> None:
+    def _write(self, session: Session, waiting: Sequence[Waiting]) -> None:
+        if not waiting:
+            return
+        try:
+            transactions.write_queued(session, [item for item in waiting if isinstance(item, Queued)])
+            transactions.write_contents(session, [item for item in waiting if isinstance(item, Note)])
+        except Exception as error:
+            if self._is_unwritable(error) and not self._is_passing(error):
+                raise _UnwritableError from error
+            raise
+
+    def _write_singly(self, waiting: list[Waiting]) -> None:
+        """Write one by one what could not be written together, and drop what never can be."""
+        while waiting:
+            try:
+                self._committed(waiting[:1], _nothing)
+            except _UnwritableError as error:
+                self._drop(waiting[0], error.__cause__)
+            del waiting[0]
+
+    def _drop(self, item: Waiting, cause: BaseException | None) -> None:
+        if isinstance(item, Note):
+            kind, what = (
+                "content_hashes",
+                f"the content hash of {item.memory_id!r} in round {item.round_id!r}",
+            )
+        else:
+            kind, what = "rounds", f"round {item.request.round_id!r}"
+            if self._queue is not None:
+                self._queue.forget(item.request.round_id)
         with self._lock:
-            self._notes[:0] = notes
+            self._dropped[kind] += 1
+        logger.warning("%s cannot be written to %r and was dropped (%s)", what, self, cause)
+
+    def _take_waiting(self) -> list[Waiting]:
+        with self._lock:
+            notes, self._notes = self._notes, []
+        queued = self._queue.take() if self._queue is not None else []
+        return [*queued, *notes]
+
+    def _put_back(self, waiting: Sequence[Waiting]) -> None:
+        with self._lock:
+            self._notes[:0] = [item for item in waiting if isinstance(item, Note)]
         if self._queue is not None:
-            self._queue.put_back(queued)
+            self._queue.put_back([item for item in waiting if isinstance(item, Queued)])
+
+    def _has_waiting(self) -> bool:
+        return bool(self._notes) or (self._queue is not None and self._queue.is_waiting)
+
+    def _write_waiting(self) -> None:
+        if self._has_waiting():  # a database that is away is asked for only then
+            self._transact(_nothing)
+
+    def _finish(self) -> None:
+        try:
+            self._write_waiting()
+        finally:
+            self._let_go()
 
     def _after(self, error: BaseException, session: Session | None) -> None:
         if session is None:
@@ -279,7 +377,6 @@ def _nothing(session: Session) -> None:
 def _flush_at_exit(reference: weakref.ref[WritingLog]) -> None:
     """Write what is still noted when the interpreter ends, when the writer thread has been joined already."""
     log = reference()
-    if log is not None and log._session is not None:
+    if log is not None:
         with suppress(Exception):
-            log._transact(lambda session: None)
-        log._let_go()
+            log._finish()

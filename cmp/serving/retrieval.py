@@ -5,29 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from hashlib import blake2b
 from typing import Any, Final
 
 from cmp.design import key_of, keyed_fraction
 from cmp.errors import InvalidIdError, LogTimeoutError, ScopeError
 from cmp.log.queueing import QueueFullError
-from cmp.log.records import AssignedRound, Drawn, Exposure, LogStore, Request
+from cmp.log.records import AssignedRound, Exposure, LogStore, Request
 from cmp.protocols import Hit, Scope
 from cmp.serving.backends import Backend
 from cmp.serving.context import Context, Item
 from cmp.serving.counters import Counters
+from cmp.serving.handing import Objects, compose, context_of, delivered_after_all, query_hash, text_hash
 from cmp.serving.policy import Policy
 from cmp.serving.rosters import LATER, RosterFailedError, Rosters, Stream, open_block, refresh_roster
-from cmp.serving.slots import Layout, lay_out, stand_in
+from cmp.serving.slots import lay_out, stand_in
 from cmp.serving.steps import Ask, Spawn, Steps, Wait
 
-__all__ = ["Retrieval", "query_hash"]
+__all__ = ["Retrieval"]
 
 logger = logging.getLogger("cmp.serving")
 
@@ -40,13 +40,9 @@ BLOCKS_TRIED = 1000
 #: How long a request waits for a log that it does not depend on.
 MOMENT_SECONDS = 0.05
 
-#: Why a round was withdrawn: its caller had gone, or had been served the base ranking. A retry delivers it after all.
-WITHDRAWN = ("cancelled", "timeout")
 
 #: What a wait for the log gives when it has lasted too long; None is an answer of the log's.
 LATE: Final = object()
-
-Objects = Mapping[str, Hit[Any]]
 
 
 class _InterruptedError(BaseException):
@@ -141,7 +137,7 @@ class Retrieval:
             request = self._request(None, "holdout")
         for _ in range(BLOCKS_TRIED):
             now = layout if request.stream is not None else self.policy.base_layout
-            future = self.log.assign(request, partial(_compose, ranked, now, key))
+            future = self.log.assign(request, partial(compose, ranked, now, key))
             assigned = yield from self._waited(future)
             if assigned is not None:
                 return assigned
@@ -267,7 +263,7 @@ class Retrieval:
         self, assigned: AssignedRound, ranked: Sequence[str], by_id: Objects
     ) -> Steps[tuple[tuple[Exposure, ...], Objects]]:
         """Fetch what is to be shown and was not ranked just now; what is gone gives its slot to the next ranked."""
-        exposures = _delivered_after_all(assigned.exposures) if assigned.repeated else assigned.exposures
+        exposures = delivered_after_all(assigned.exposures) if assigned.repeated else assigned.exposures
         revived = exposures != assigned.exposures
         wanted = [
             row.memory_id
@@ -362,22 +358,9 @@ class Retrieval:
             self._fell_back("log_failed", error, reraise=False)
 
     def _context(
-        self,
-        exposures: Sequence[Exposure],
-        objects: Objects,
-        randomized: bool,
-        fallback_reason: str | None,
+        self, exposures: Sequence[Exposure], objects: Objects, randomized: bool, fallback_reason: str | None
     ) -> Context:
-        items = [_item(row, objects.get(row.memory_id)) for row in exposures]
-        shown = [item for item in items if item.delivered and item.arm != "card"]
-        shown.sort(key=lambda item: item.slot or 0)
-        return Context(
-            self.round_id,
-            randomized,
-            tuple(items),
-            tuple(item.item for item in shown),
-            fallback_reason,
-        )
+        return context_of(self.round_id, exposures, objects, randomized, fallback_reason)
 
     def _count(self, assigned: AssignedRound) -> None:
         if assigned.repeated:
@@ -402,39 +385,3 @@ class Retrieval:
             type(error).__name__,
             error,
         )
-
-
-def _item(row: Exposure, hit: Hit[Any] | None) -> Item:
-    if row.arm == "card":
-        return Item(row.memory_id, None, row.slot, row.arm, row.propensity, row.delivered)
-    shown = row.delivered and hit is not None
-    return Item(
-        row.memory_id,
-        hit.item if hit is not None and shown else None,
-        row.slot if shown else None,
-        row.arm,
-        row.propensity,
-        shown,
-        hit.score if hit is not None else None,
-    )
-
-
-def _delivered_after_all(exposures: Sequence[Exposure]) -> tuple[Exposure, ...]:
-    """Return a logged round's rows with those that had been withdrawn delivered."""
-    return tuple(
-        replace(row, delivered=True, reason=None) if row.reason in WITHDRAWN else row for row in exposures
-    )
-
-
-def _compose(ranked: Sequence[str], layout: Layout, key: int, drawn: Sequence[Drawn]) -> tuple[Exposure, ...]:
-    return lay_out(ranked, drawn, layout, key)
-
-
-def query_hash(query: Any) -> str | None:
-    """Return a hash of a query's text; None where the query is not text. The text itself is never logged."""
-    return text_hash(query) if isinstance(query, str) else None
-
-
-def text_hash(text: str) -> str:
-    """Return the 128-bit BLAKE2b of a text, as the log writes it."""
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

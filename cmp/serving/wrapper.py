@@ -198,7 +198,8 @@ class RandomizedRetriever:
 
         Rounds, fallbacks by reason, undelivered memories by reason, repeated attempts, outcomes and orphans.
         """
-        return self._counters.snapshot()
+        dropped = {f"log_dropped.{name}": number for name, number in self.log.drops.items()}
+        return {**self._counters.snapshot(), **dropped}
 
     def with_policy(self, **changes: Any) -> RandomizedRetriever:
         """Return a wrapper of the same retriever and log with other settings (fields of :class:`Policy`)."""

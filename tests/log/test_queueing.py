@@ -9,13 +9,14 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import polars as pl
 import pytest
 
 import cmp
-from cmp.log import queueing
-from tests.serving.stores import store, wrapped
+from cmp.log import queueing, transactions
+from tests.serving.stores import Store, documents, store, wrapped
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_a_full_queue_serves_the_base_ranking_and_counts_it(memory, monkeypatch)
     blocker.close()
     randomized = [context.randomized for context in contexts]
     assert 5 <= sum(randomized) < 12
-    assert memory.stats()["fallback.log_failed"] == randomized.count(False)
+    assert memory.stats()["fallback.queue_full"] == randomized.count(False)
     memory.flush()
     rounds = memory.log.rounds().filter("randomized").collect()
     assert rounds.height == 1 + sum(randomized)
@@ -97,6 +98,88 @@ def test_rounds_of_a_transaction_that_failed_are_written_by_the_next(memory):
     logged = set(memory.log.rounds().collect()["round_id"])
     assert {context.round_id for context in contexts if context.randomized} <= logged
     assert cmp.validate_log(memory.log) == []
+
+
+def test_a_full_queue_is_written_as_soon_as_the_database_answers_again(memory, monkeypatch):
+    """Nobody records, flushes or retries: retrieving alone must get the queue going."""
+    memory.retrieve("q", scope="s")
+    monkeypatch.setattr(queueing, "QUEUED_AT_MOST", 3)
+    with closing(sqlite3.connect(memory.log.path)) as breaker:
+        breaker.execute("ALTER TABLE exposures RENAME TO hidden")
+        while memory.retrieve("q", scope="s").randomized:
+            pass
+        memory.log._thread.submit(int).result()
+        breaker.execute("ALTER TABLE hidden RENAME TO exposures")
+    memory.retrieve("q", scope="s")
+    memory.log._thread.submit(int).result()
+    assert memory.retrieve("q", scope="s").randomized
+
+
+def test_rounds_under_ids_of_the_callers_take_each_one_row(memory):
+    """Nobody could deal the rows of a lease: each of these rounds asks the database."""
+    for i in range(120):
+        memory.retrieve("q", scope="s", round_id=f"r{i}")
+    assert memory.log._queue._leases == {}
+    assert memory.log.blocks().collect().height == 3
+    assert memory.log.rounds().collect()["block_row"].to_list() == [*range(40)] * 3
+    drawn = memory.log.exposures().filter("assigned").collect()["memory_id"].value_counts()["count"]
+    assert set(drawn) == {6}
+
+
+@pytest.fixture
+def leases(monkeypatch):
+    """The streams of which leases were taken, in order."""
+    taken, lease = [], transactions.lease
+
+    def noting(session, stream, rows, block_of):
+        taken.append(stream)
+        return lease(session, stream, rows, block_of)
+
+    monkeypatch.setattr(transactions, "lease", noting)
+    return taken
+
+
+def test_one_lease_of_a_stream_is_taken_however_many_ask_at_once(memory, leases):
+    patient = memory.with_policy(log_timeout=60, exposures_per_block=20)
+    patient.retrieve("q", scope="s", round_id="opens the block")
+    begin = threading.Event()
+    memory.log._thread.submit(begin.wait)
+    with ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(patient.retrieve, "q", scope="s") for _ in range(30)]
+        time.sleep(0.3)
+        begin.set()
+        assert all(future.result().randomized for future in asked)
+    assert len(leases) == 1
+    memory.flush()
+    assert memory.log.rounds().collect()["block_row"].is_unique().all()
+
+
+def test_a_lease_that_could_not_be_had_is_asked_for_by_the_next(memory, leases):
+    memory.retrieve("q", scope="s", round_id="opens the block")
+    with closing(sqlite3.connect(memory.log.path)) as breaker:
+        breaker.execute("ALTER TABLE exposures RENAME TO hidden")
+        assert not memory.retrieve("q", scope="s").randomized
+        breaker.execute("ALTER TABLE hidden RENAME TO exposures")
+    for _ in range(2):
+        assert memory.retrieve("q", scope="s").randomized
+    assert len(leases) == 1
+
+
+def test_leases_of_streams_that_are_idle_are_let_go_of(tmp_path, monkeypatch, leases):
+    monkeypatch.setattr(queueing, "STREAMS_LEASED", 3)
+    held = Store({scope: documents(12) for scope in "abcdef"})
+    log = cmp.open_log(tmp_path / "x.db", durability="queued", create=True)
+    memory = wrapped(tmp_path, held, log=log)
+    for scope in "abcdef":
+        assert memory.retrieve("q", scope=scope).randomized
+    assert len(log._queue._leases) == 3
+    for scope in "dea":  # the first two are held; the last takes the place of the one idle longest
+        assert memory.retrieve("q", scope=scope).randomized
+    held_now = [lease.scope for lease in log._queue._leases.values()]
+    assert held_now == ["d", "e", "a"]
+    memory.close()
+    assert log.rounds().collect().height == 9
+    assert cmp.validate_log(log) == []
 
 
 CHILD = textwrap.dedent("""

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -133,6 +134,43 @@ def test_a_sink_that_fails_serves_the_base_ranking_and_then_goes_on():
     assert memory.retrieve("q", scope="s", round_id="r").randomized
     memory.close()
     assert cmp.validate_log(read_records(sink.records)) == []
+
+
+def test_a_sink_that_is_closed_amid_requests_is_never_closed_and_written_to_at_once():
+    class Exclusive(Kept):
+        times = 0
+
+        def write(self, record):
+            assert at_work.acquire(blocking=False)
+            time.sleep(0.001)
+            super().write(record)
+            at_work.release()
+
+        def close(self):
+            assert at_work.acquire(blocking=False)
+            time.sleep(0.005)
+            self.times += 1
+            at_work.release()
+
+    at_work, sink, stop = threading.Lock(), Exclusive(), threading.Event()
+    memory = served(sink, on_error="raise", log_timeout=60)
+
+    def ask():
+        told = []
+        while not stop.is_set():
+            told.append(memory.retrieve("q", scope="s").round_id)
+        return told
+
+    with ThreadPoolExecutor(3) as pool:
+        askers = [pool.submit(ask) for _ in range(3)]
+        for _ in range(20):
+            time.sleep(0.005)
+            memory.close()
+        stop.set()
+        told = [round_id for asker in askers for round_id in asker.result()]
+    memory.close()
+    assert sink.times == 21
+    assert sorted(told) == sorted(r["round_id"] for r in sink.records if r["type"] == "round")
 
 
 def test_a_round_written_too_late_is_withdrawn_and_delivered_by_a_retry():

@@ -138,6 +138,7 @@ def test_what_interrupts_a_wait_is_passed_on_and_withdraws_the_round(tmp_path, e
         rows = memory.log.exposures().filter(pl.col("round_id") == "interrupted")
     again = memory.retrieve("q", scope="s", round_id="interrupted")
     assert again.randomized
+    assert len(again) == len(again.items) == 1
 
 
 def test_a_cancelled_retrieval_leaves_no_delivered_row(tmp_path):

@@ -1,0 +1,233 @@
+"""A process may fork at any moment: parent and children go on with one log, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import cmp
+from cmp.errors import LogUnavailableError
+from tests.serving.stores import store, wrapped
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+
+#: Long for a machine that does other things as well; a child that hangs is hung for ever.
+PATIENCE_SECONDS = 60
+
+
+@dataclass
+class Child:
+    pid: int
+    pipe: int
+
+    def told(self) -> Any:
+        """Return what the child's job returned; fail where it raised or hangs."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+                pytest.fail("the child hangs")
+            time.sleep(0.01)
+        with os.fdopen(self.pipe) as pipe:
+            return json.loads(pipe.read() or pytest.fail("the child failed"))
+
+
+def forked(job: Callable[[], Any]) -> Child:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writing, json.dumps(job()).encode())  # below the capacity of a pipe
+        finally:
+            os._exit(0)
+    os.close(writing)
+    return Child(pid, reading)
+
+
+def asked(memory, rounds):
+    contexts = [memory.retrieve("q", scope="s") for _ in range(rounds)]
+    return [[context.round_id, context.fallback_reason] for context in contexts]
+
+
+@contextmanager
+def load(memory, threads=3):
+    """Have threads retrieve meanwhile; yield what they were told."""
+    told, stop = [], threading.Event()
+
+    def ask():
+        while not stop.is_set():
+            told.extend(asked(memory, 1))
+
+    askers = [threading.Thread(target=ask) for _ in range(threads)]
+    for asker in askers:
+        asker.start()
+    try:
+        yield told
+    finally:
+        stop.set()
+        for asker in askers:
+            asker.join()
+
+
+def all_are_logged(told, log):
+    assert {reason for _, reason in told} == {None}
+    assert {round_id for round_id, _ in told} == set(log.rounds().filter("randomized").collect()["round_id"])
+    assert cmp.validate_log(log) == []
+    drawn = log.exposures().filter("assigned").collect()["memory_id"].value_counts()["count"]
+    return drawn.max() - drawn.min() <= 1
+
+
+def test_a_parent_that_closes_takes_nothing_from_a_child_that_serves(location):
+    memory = wrapped(location, store(12))
+    told = asked(memory, 3)
+    closed, close = os.pipe()
+
+    def job():
+        first = asked(memory, 1)
+        os.read(closed, 1)
+        return first + asked(memory, 20)
+
+    child = forked(job)
+    time.sleep(0.3)
+    memory.close()
+    os.write(close, b".")
+    told += child.told()
+    for end in (closed, close):
+        os.close(end)
+    assert all_are_logged(told, memory.log)
+
+
+@pytest.mark.parametrize("durability", ["process", "queued"])
+def test_forks_amid_requests_lose_no_acknowledged_round(location, durability):
+    """Children begin while the parent writes, and go on while it closes; nobody waits for a lock nobody holds."""
+    where = location if isinstance(location, str) else location / "x.db"
+    log = cmp.open_log(where, durability=durability, create=True)
+    memory = wrapped(location, store(20), log=log, log_timeout=PATIENCE_SECONDS, max_block_rounds=40)
+
+    def job():
+        first = asked(memory, 5)
+        time.sleep(0.3)
+        then = asked(memory, 5)
+        memory.flush()
+        return first + then
+
+    asked(memory, 1)
+    with load(memory) as told:
+        time.sleep(0.1)
+        children = []
+        for _ in range(8):
+            children.append(forked(job))
+            time.sleep(0.02)
+    memory.close()
+    for child in children:
+        told += child.told()
+    told += asked(memory, 2)
+    memory.close()
+    logged = log.rounds().filter("randomized").collect()["round_id"]
+    assert {reason for _, reason in told} == {None}
+    assert {round_id for round_id, _ in told} <= set(logged)
+    assert len(logged) == len(told) + 1
+    assert cmp.validate_log(log) == []
+
+
+def test_a_fork_during_a_scan_waits_for_it(tmp_path, monkeypatch):
+    """A connection that reads is one that a child must not inherit either."""
+    memory = wrapped(tmp_path, store(12))
+    told = asked(memory, 2)
+    connect = sqlite3.connect
+    begun = threading.Event()
+
+    def slow(*args, **kwargs):
+        connection = connect(*args, **kwargs)
+        begun.set()
+        time.sleep(0.5)
+        return connection
+
+    reader = threading.Thread(target=lambda: memory.log.rounds().collect())
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite3, "connect", slow)
+        reader.start()
+        begun.wait()
+    started = time.monotonic()
+    child = forked(lambda: asked(memory, 3))
+    assert time.monotonic() - started > 0.3
+    reader.join()
+    memory.close()
+    told += child.told()
+    assert all_are_logged(told, memory.log)
+
+
+def test_a_fork_outlives_a_writer_that_hangs_and_the_child_serves_without_the_log(tmp_path, monkeypatch):
+    monkeypatch.setattr("cmp.log.writing.REST_SECONDS", 0.2)
+    memory = wrapped(tmp_path, store(12, ["m1", "m2", "m3", "m4"]), log_timeout=PATIENCE_SECONDS)
+    told = asked(memory, 3)
+
+    def failed_with(call):
+        try:
+            call()
+        except LogUnavailableError as error:
+            return str(error)
+        return "nothing"
+
+    def job():
+        errors = [
+            failed_with(lambda: memory.record(told[0][0], 1.0)),
+            failed_with(memory.log.rounds),
+            failed_with(lambda: memory.with_policy(on_error="raise").retrieve("q", scope="s")),
+        ]
+        context = memory.retrieve("q", scope="s")
+        memory.close()
+        return context.fallback_reason, [document.id for document in context], errors
+
+    with closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as blocker:
+        blocker.execute("BEGIN IMMEDIATE")
+        with load(memory, threads=1) as later:
+            time.sleep(0.2)
+            started = time.monotonic()
+            child = forked(job)
+            assert time.monotonic() - started < 5
+            reason, served, errors = child.told()
+            blocker.execute("ROLLBACK")
+    assert (reason, served) == ("log_failed", ["m1", "m2", "m3", "m4"])
+    assert all("x.db" in error and "spawn" in error for error in errors)
+    assert all_are_logged(told + later, memory.log)
+
+
+def test_a_sink_is_never_written_to_while_the_process_forks(tmp_path):
+    """A sink has locks of its own, which a child would find held by nobody."""
+
+    class LockedSink:
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def write(self, record):
+            with self.lock, (tmp_path / "records").open("a") as file:
+                time.sleep(0.01)
+                file.write(json.dumps(record) + "\n")
+
+    memory = wrapped(
+        None, store(12), log=LockedSink(), allocation="uniform", seed=1, log_timeout=PATIENCE_SECONDS
+    )
+    asked(memory, 1)
+    with load(memory) as told:
+        children = []
+        for _ in range(5):
+            time.sleep(0.03)
+            children.append(forked(lambda: asked(memory, 3)))
+    for child in children:
+        told += child.told()
+    memory.flush()
+    records = [json.loads(line) for line in (tmp_path / "records").read_text().splitlines()]
+    assert {reason for _, reason in told} == {None}
+    assert {round_id for round_id, _ in told} <= {r["round_id"] for r in records if r["type"] == "round"}

@@ -1,0 +1,108 @@
+"""The writer thread: jobs one at a time and in order, none lost over an end, none at work during a fork."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from cmp.errors import LogUnavailableError
+from cmp.log.thread import WriterThread
+
+
+def test_jobs_are_done_once_in_order_and_one_at_a_time_however_often_the_thread_ends():
+    thread, at_work, ends = WriterThread(), threading.Lock(), []
+    done: dict[int, list[int]] = {i: [] for i in range(4)}
+
+    def job(asker, i):
+        assert at_work.acquire(blocking=False)
+        done[asker].append(i)
+        at_work.release()
+
+    def last():
+        assert at_work.acquire(blocking=False)
+        time.sleep(0.005)
+        ends.append(len(ends))
+        at_work.release()
+
+    def ask(asker):
+        futures = [thread.submit(lambda i=i: job(asker, i)) for i in range(500) if time.sleep(1e-4) is None]
+        for future in futures:
+            future.result()
+
+    with ThreadPoolExecutor(5) as pool:
+        asked = [pool.submit(ask, asker) for asker in range(4)]
+        while not all(future.done() for future in asked):
+            thread.end(last)
+        for future in asked:
+            future.result()
+    assert len(ends) > 3
+    assert all(done[asker] == list(range(500)) for asker in range(4))
+    thread.end(last)
+    assert not thread.is_awake
+
+
+def test_rest_waits_for_what_has_begun_and_lets_nothing_begin_even_under_load():
+    thread, stop, done = WriterThread(), threading.Event(), []
+
+    def load():
+        while not stop.is_set():
+            thread.submit(lambda: done.append(time.sleep(0.001))).result()
+
+    askers = [threading.Thread(target=load) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    for _ in range(20):
+        assert thread.rest(5)
+        before = len(done)
+        time.sleep(0.005)
+        assert len(done) == before
+        thread.wake()
+    stop.set()
+    for asker in askers:
+        asker.join()
+
+
+def test_rest_is_given_up_in_time_where_a_job_hangs_or_asks_for_it_itself():
+    thread, release = WriterThread(), threading.Event()
+    hung = thread.submit(release.wait)
+    time.sleep(0.05)
+    started = time.monotonic()
+    assert not thread.rest(0.1)
+    assert time.monotonic() - started < 1
+    assert thread.is_busy
+    release.set()
+    hung.result()
+    thread.wake()
+
+    def ask():
+        rested = thread.rest(30)
+        thread.wake()
+        return rested
+
+    assert thread.submit(ask).result(timeout=5) is False
+
+
+def test_who_rests_is_not_woken_by_another():
+    thread = WriterThread()
+    assert thread.rest(1)
+    other = threading.Thread(target=thread.wake)
+    other.start()
+    other.join()
+    waiting = thread.submit(int)
+    time.sleep(0.05)
+    assert not waiting.done()
+    thread.wake()
+    assert waiting.result(timeout=5) == 0
+
+
+def test_a_thread_that_refuses_says_why_to_every_job():
+    thread = WriterThread("it was left in the middle of something")
+    with pytest.raises(LogUnavailableError, match="in the middle"):
+        thread.submit(int).result()
+    with pytest.raises(LogUnavailableError, match="in the middle"), thread.in_use():
+        pass
+    thread.end(pytest.fail)
+    assert thread.is_busy and not thread.is_awake
