@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 
 from cmp.errors import DatasetError, GranularityError
 
-__all__ = ["Benchmark", "Irregularities", "label_frame", "require"]
+__all__ = ["QUESTION_COLUMNS", "Benchmark", "Irregularities", "label_frame", "require", "require_choice"]
 
+#: What every loader's questions have; it adds what its source knows.
+QUESTION_COLUMNS: Mapping[str, pl.DataType] = {
+    "query_id": pl.String(),
+    "scope": pl.String(),
+    "text": pl.String(),
+    "answer": pl.String(),
+    "category": pl.String(),
+    "answerable": pl.Boolean(),
+}
 _COLUMNS: Mapping[str, Mapping[str, pl.DataType]] = {
     "memories": {"scope": pl.String(), "memory_id": pl.String(), "text": pl.String()},
-    "questions": {
-        "query_id": pl.String(),
-        "scope": pl.String(),
-        "text": pl.String(),
-        "answer": pl.String(),
-        "category": pl.String(),
-        "answerable": pl.Boolean(),
-    },
+    "questions": QUESTION_COLUMNS,
     "qrels": {
         "query_id": pl.String(),
         "scope": pl.String(),
@@ -186,6 +188,18 @@ def label_frame(rows: Sequence[tuple[str, str, str]], asked: int, file: str) -> 
         )
     schema = {name: kind for name, kind in _COLUMNS["qrels"].items() if name != "relevance"}
     return pl.DataFrame(rows, schema=schema, orient="row").with_columns(relevance=pl.lit(1, dtype=pl.Int64))
+
+
+def require_choice(name: str, value: str, choices: Any) -> None:
+    """Refuse a value that is none of a ``Literal``'s.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument and the choices.
+    """
+    if value not in get_args(choices):
+        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(get_args(choices))}")
 
 
 def require(record: object, key: str, kind: type | tuple[type, ...], where: str) -> Any:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import polars as pl
 
-from cmp.datasets.benchmark import Benchmark, Irregularities, label_frame, require
+from cmp.datasets.benchmark import (
+    QUESTION_COLUMNS,
+    Benchmark,
+    Irregularities,
+    label_frame,
+    require,
+    require_choice,
+)
 from cmp.datasets.conversations import Turn, observations_of, turns_of
 from cmp.datasets.evidence import Correction, read_corrections, read_evidence, resolve
 from cmp.datasets.fetching import PathLike, PublicFile, RawFile, open_file
@@ -43,12 +50,7 @@ _MEMORIES = {
     "turns": pl.List(pl.String()),
 }
 _QUESTIONS = {
-    "query_id": pl.String(),
-    "scope": pl.String(),
-    "text": pl.String(),
-    "answer": pl.String(),
-    "category": pl.String(),
-    "answerable": pl.Boolean(),
+    **QUESTION_COLUMNS,
     "category_name": pl.String(),
     "adversarial_answer": pl.String(),
 }
@@ -118,8 +120,7 @@ def load_locomo(
     Traceback (most recent call last):
     ValueError: memories is 'sentences'; choose one of turns, turns_with_captions, observations
     """
-    if memories not in get_args(LocomoMemories):
-        raise ValueError(f"memories is {memories!r}; choose one of {', '.join(get_args(LocomoMemories))}")
+    require_choice("memories", memories, LocomoMemories)
     file = open_file(LOCOMO, path)
     source = LOCOMO.provenance(file)
     samples = _samples(file)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import polars as pl
 
-from cmp.datasets.benchmark import Benchmark, Irregularities, label_frame, require
+from cmp.datasets.benchmark import (
+    QUESTION_COLUMNS,
+    Benchmark,
+    Irregularities,
+    label_frame,
+    require,
+    require_choice,
+)
 from cmp.datasets.fetching import PathLike, PublicFile, RawFile, beside, open_file
 from cmp.datasets.sessions import Place, SessionStore, read_sessions
 
@@ -25,12 +32,7 @@ EVIDENCE = PublicFile(
 
 _SCOPE = "longmemeval"
 _QUESTIONS = {
-    "query_id": pl.String(),
-    "scope": pl.String(),
-    "text": pl.String(),
-    "answer": pl.String(),
-    "category": pl.String(),
-    "answerable": pl.Boolean(),
+    **QUESTION_COLUMNS,
     "asked_on": pl.String(),
 }
 
@@ -102,8 +104,7 @@ def load_longmemeval(
     Traceback (most recent call last):
     ValueError: twins is 'all'; choose one of first, listed
     """
-    if twins not in get_args(Twins):
-        raise ValueError(f"twins is {twins!r}; choose one of {', '.join(get_args(Twins))}")
+    require_choice("twins", twins, Twins)
     file = open_file(EVIDENCE, path)
     store = read_sessions(beside(path, sessions))
     notes = Irregularities()

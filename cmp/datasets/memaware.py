@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import polars as pl
 
-from cmp.datasets.benchmark import Benchmark, Irregularities, label_frame, require
+from cmp.datasets.benchmark import (
+    QUESTION_COLUMNS,
+    Benchmark,
+    Irregularities,
+    label_frame,
+    require,
+    require_choice,
+)
 from cmp.datasets.fetching import PathLike, PublicFile, RawFile, beside, open_file
 from cmp.datasets.longmemeval import EVIDENCE, Twins, read_evidence_turns
 from cmp.datasets.sessions import SessionStore, read_sessions
@@ -27,12 +34,7 @@ MEMAWARE_QUESTIONS = PublicFile(
 
 _SCOPE = "memaware"
 _COLUMNS = {
-    "query_id": pl.String(),
-    "scope": pl.String(),
-    "text": pl.String(),
-    "answer": pl.String(),
-    "category": pl.String(),
-    "answerable": pl.Boolean(),
+    **QUESTION_COLUMNS,
     "source_question": pl.String(),
     "should_recall": pl.String(),
     "connection": pl.String(),
@@ -94,8 +96,7 @@ def load_memaware(
     Traceback (most recent call last):
     ValueError: memories is 'days'; choose one of sessions, turns
     """
-    if memories not in get_args(MemawareMemories):
-        raise ValueError(f"memories is {memories!r}; choose one of {', '.join(get_args(MemawareMemories))}")
+    require_choice("memories", memories, MemawareMemories)
     file = open_file(MEMAWARE_QUESTIONS, path)
     store = read_sessions(beside(path, sessions))
     source = {**MEMAWARE_QUESTIONS.provenance(file), **store.source}

@@ -124,14 +124,21 @@ class Source:
     owner_of: OwnerOf | None = None
 
 
-def backend_of(source: Source) -> Backend:
+def backend_of(source: Source, *, random: bool) -> Backend:
     """Return the backend for a callable with its ``list_ids`` and ``get``, or for an object of the protocols.
 
     Raises
     ------
     TypeError
-        Where the retriever is neither.
+        Where the retriever is neither, or cannot be listed or fetched from and ``random`` slots need it to be.
     """
+    backend = _backend(source)
+    if random:
+        _require_random_slots(backend)
+    return backend
+
+
+def _backend(source: Source) -> Backend:
     retriever, reader = source.retriever, source.id_of or own_id
     if isinstance(retriever, (MemoryBackend, AsyncMemoryBackend)):
         return _of_protocol(retriever, reader, source.owner_of)
@@ -240,7 +247,7 @@ def _keywords(function: Callable[..., Any]) -> frozenset[str] | _Any:
     return frozenset(parameter.name for parameter in parameters if parameter.kind in named)
 
 
-def require_random_slots(backend: Backend) -> None:
+def _require_random_slots(backend: Backend) -> None:
     """Refuse random slots over a store that cannot be listed or fetched from.
 
     Raises

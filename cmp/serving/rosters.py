@@ -202,10 +202,7 @@ def refresh_roster(log: LogStore, counters: Counters, scope: Scope) -> Steps[tup
     open_now: frozenset[str] = yield Wait(log.open_rosters(scope.key))
     if not open_now:
         return 0, 0
-    try:
-        listed = yield Ask("list_ids", (scope,))
-    except Exception as error:
-        raise RosterFailedError(f"the ids of the scope could not be listed: {error!r}") from error
+    listed = yield Ask("list_ids", (scope,))
     now = set(canonical_ids(listed))
     known = {memory_id for memory_id in open_now if not is_card(memory_id)}
     gone, new = sorted(known - now), now - known

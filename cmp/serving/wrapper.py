@@ -16,13 +16,13 @@ from cmp.errors import InvalidIdError, ScopeError
 from cmp.log.sinks import NO_COUNTER, SinkLog
 from cmp.log.writing import WritingLog
 from cmp.protocols import Scope, ScopeLike, canonical_id, canonical_ids
-from cmp.serving.backends import Source, backend_of, require_random_slots
+from cmp.serving.backends import Source, backend_of
 from cmp.serving.context import Context
 from cmp.serving.counters import Counters
 from cmp.serving.naming import RoundIds
 from cmp.serving.policy import Policy
 from cmp.serving.retrieval import Retrieval
-from cmp.serving.rosters import RosterFailedError, Rosters, refresh_roster
+from cmp.serving.rosters import Rosters, refresh_roster
 from cmp.serving.steps import run, run_async
 from cmp.serving.telemetry import annotate_span
 
@@ -47,14 +47,12 @@ class RandomizedRetriever:
         self.policy = policy
         self.log = log
         self._source = source
-        self._backend = backend_of(source)
+        self._backend = backend_of(source, random=policy.random_slots > 0)
         self._text_of = text_of
         self._scope = scope
         self._counters = Counters()
         self._rosters = Rosters()
         self._ids = RoundIds()
-        if policy.random_slots:
-            require_random_slots(self._backend)
 
     def __reduce__(self) -> tuple[type[RandomizedRetriever], tuple[Any, ...]]:
         """Send what the caller handed over; another process makes its own connection, counters and rosters."""
@@ -156,19 +154,11 @@ class RandomizedRetriever:
 
         Deleted memories leave the current blocks at once; where there are new ones, the next round opens a new block.
         """
-        steps = refresh_roster(self.log, self._counters, self._resolved(scope))
-        try:
-            return run(steps, self._backend)
-        except RosterFailedError as error:
-            raise error.__cause__ or error from None
+        return run(refresh_roster(self.log, self._counters, self._resolved(scope)), self._backend)
 
     async def arefresh(self, scope: ScopeLike | None = None) -> tuple[int, int]:
         """Do what :meth:`refresh` does, without blocking the event loop."""
-        steps = refresh_roster(self.log, self._counters, self._resolved(scope))
-        try:
-            return await run_async(steps, self._backend)
-        except RosterFailedError as error:
-            raise error.__cause__ or error from None
+        return await run_async(refresh_roster(self.log, self._counters, self._resolved(scope)), self._backend)
 
     def mark_undelivered(self, round_id: str, ids: Iterable[object]) -> None:
         """Note that the caller did not use some memories of a round: they were trimmed from the prompt, say.

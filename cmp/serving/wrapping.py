@@ -11,7 +11,7 @@ from cmp.log.records import LogStore
 from cmp.log.sinks import Sink, SinkLog
 from cmp.log.writing import WritingLog
 from cmp.protocols import Scope, ScopeLike
-from cmp.serving.backends import IdOf, OwnerOf, Source, backend_of, require_random_slots
+from cmp.serving.backends import IdOf, OwnerOf, Source, backend_of
 from cmp.serving.policy import Policy
 from cmp.serving.telemetry import require_opentelemetry
 from cmp.serving.wrapper import RandomizedRetriever
@@ -120,9 +120,7 @@ def wrap(
         seed=seed,
     )
     source = Source(retriever, list_ids, get, id_of, owner_of)
-    backend = backend_of(source)
-    if random_slots:
-        require_random_slots(backend)
+    backend_of(source, random=random_slots > 0)  # what it refuses must be refused before a log is made
     if telemetry:
         require_opentelemetry()
     fixed = None if scope is None else Scope.of(scope)

@@ -6,6 +6,8 @@ import asyncio
 import threading
 import time
 
+import pytest
+
 import cmp
 from tests.serving.stores import Document, Store, documents, wrapped
 
@@ -144,3 +146,28 @@ def test_a_large_block_is_opened_though_the_loop_that_asked_has_ended(tmp_path):
     assert asyncio.run(memory.aretrieve("q")).fallback_reason == "block_preparing"
     until(lambda: memory.retrieve("q").randomized, 60)
     assert "blocks_failed" not in memory.stats()
+
+
+def test_a_refresh_brings_a_roster_up_to_date_on_the_loop_and_off_it(tmp_path):
+    held = Store({"s": documents(10)})
+    memory = wrapped(tmp_path, held, exposures_per_block=50)
+    for ask in (memory.refresh, lambda scope: asyncio.run(memory.arefresh(scope))):
+        memory.retrieve("q", scope="s")
+        held.scopes["s"][f"new{len(held.listed)}"] = Document("new", "text")
+        held.scopes["s"].pop(next(iter(held.scopes["s"])))
+        assert ask("s") == (1, 1)
+    assert memory.retrieve("q", scope="s").randomized
+
+
+def test_a_refresh_passes_on_what_kept_it_from_listing(tmp_path):
+    class Away(Store):
+        def list_ids(self, *, scope):
+            if self.listed:
+                raise ConnectionError("away")
+            return super().list_ids(scope=scope)
+
+    memory = wrapped(tmp_path, Away({"s": documents(10)}))
+    memory.retrieve("q", scope="s")
+    for ask in (memory.refresh, lambda scope: asyncio.run(memory.arefresh(scope))):
+        with pytest.raises(ConnectionError, match="away"):
+            ask("s")
