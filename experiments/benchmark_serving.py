@@ -19,13 +19,12 @@ import polars as pl
 import typer
 from rich.console import Console
 
-from cmp.errors import CmpError
 from cmp.log.sqlite import SYNCHRONOUS
 from experiments.benchmark_page import page
 from experiments.benchmark_workers import Load, Preparation, ask_and_time, prepare_block
 from experiments.children import barrier, joined, started
 from experiments.fault_postgres import server
-from experiments.records import Run
+from experiments.records import Run, plain_endings
 
 LOGS = ("process", "power", "queued", "postgres off", "postgres on")
 #: Processes, and threads of each.
@@ -56,7 +55,7 @@ def main(
     console = Console(stderr=True)
     scale = SMOKE if smoke else FULL
     machine = {"cpus": os.cpu_count(), "load_average": os.getloadavg()}
-    try:
+    with plain_endings(console):
         run = Run.start(
             "benchmark_serving",
             parameters={"smoke": smoke, "machine": machine} | asdict(scale),
@@ -74,12 +73,6 @@ def main(
         run.write(
             frame, page(frame, prepared, skipped, smoke=smoke), more={"block": prepared}, results_dir=results
         )
-    except KeyboardInterrupt:
-        console.print("Interrupted. Nothing was written.")
-        raise typer.Exit(130) from None
-    except CmpError as error:
-        console.print(f"[bold]{type(error).__name__}[/bold]: {error}")
-        raise typer.Exit(2) from None
     console.print(f"Wrote {results}/benchmark_serving.md and its tables.")
 
 

@@ -25,7 +25,7 @@ from experiments.fault_account import SHOULD_BE_ZERO
 from experiments.fault_postgres import postgres_killed
 from experiments.fault_scenarios import FULL, SEEDS, SMOKE, Reported, Scale
 from experiments.markdown import count, pipe_table
-from experiments.records import Run
+from experiments.records import Run, plain_endings
 
 Fault = Callable[[Path, Scale], Reported | None]
 
@@ -58,7 +58,7 @@ def main(
     console = Console(stderr=True)
     scale = SMOKE if smoke else FULL
     scale = scale if kills is None else replace(scale, kills=kills)
-    try:
+    with plain_endings(console):
         parameters = {"smoke": smoke, "only": only} | asdict(scale)
         run = Run.start("faults", parameters=parameters, seeds=SEEDS, allow_dirty=allow_dirty)
         rows = [
@@ -70,12 +70,6 @@ def main(
             raise CmpError(f"no fault is named {only!r}; they are {', '.join(FAULTS)}")
         frame = pl.DataFrame(rows)
         run.write(frame, page(frame, smoke), results_dir=results)
-    except KeyboardInterrupt:
-        console.print("Interrupted. Nothing was written.")
-        raise typer.Exit(130) from None
-    except CmpError as error:
-        console.print(f"[bold]{type(error).__name__}[/bold]: {error}")
-        raise typer.Exit(2) from None
     console.print(f"Wrote {results}/faults.md and its table.")
     if not frame["clean"].all():
         console.print("Not everything that should be 0 is 0.")

@@ -21,14 +21,13 @@ from rich.console import Console
 import cmp
 from cmp.datasets import answer_support, load_locomo
 from cmp.design import balanced_table
-from cmp.errors import CmpError
 from cmp.evaluation import Auc, auc, read_qrels
 from cmp.protocols import Scope
 from cmp.retrievers import BM25, Pooled, Pools, cut_pools
 from cmp.serving.offline import progress_bar
 from cmp.study import METRIC, Question, Study, questions_of, run_study, score_support, store_utilities
 from experiments.markdown import percent, pipe_table
-from experiments.records import ROOT, Run, data_home
+from experiments.records import ROOT, Run, data_home, plain_endings
 
 SLOTS, RANDOM_SLOTS, ROUNDS, POOL, QUESTIONS_PER_POOL = 6, 2, 90, 32, 5
 SEEDS = {"assignment": 1, "store": 2, "assignment_per_memory": 3, "store_per_memory": 4}
@@ -89,7 +88,7 @@ def main(
         "outcome": METRIC,
         "retriever": "BM25, k1 1.5, b 0.75, statistics of the whole conversation",
     }
-    try:
+    with plain_endings(console, "rounds so far are kept, run again to go on"):
         run = Run.start("identification", parameters=parameters, seeds=SEEDS, allow_dirty=allow_dirty)
         benchmark = load_locomo(data_home(data), memories="turns_with_captions").select(answerable=True)
         for name, sha256 in benchmark.source.items():
@@ -102,12 +101,6 @@ def main(
         with tempfile.TemporaryDirectory() as scratch:
             frame, unchanged = measure(setting, Path(scratch) if smoke else cache)
         run.write(frame, page(frame, unchanged, setting, smoke), figure=figure(frame), results_dir=results)
-    except KeyboardInterrupt:
-        console.print("Interrupted. Nothing was written; rounds so far are kept, run again to go on.")
-        raise typer.Exit(130) from None
-    except CmpError as error:
-        console.print(f"[bold]{type(error).__name__}[/bold]: {error}")
-        raise typer.Exit(2) from None
     console.print(f"Wrote {results}/identification.md and its table.")
 
 

@@ -22,10 +22,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cmp.errors import CmpError
 from cmp.estimation import estimate
 from experiments.intervals_page import render
-from experiments.records import ROOT, Run
+from experiments.records import ROOT, Run, plain_endings
 from experiments.rivals import bootstrap_fixed_weights
 from experiments.worlds import KINDS, Size, World, make_world
 
@@ -65,7 +64,7 @@ def main(
     }  # fmt: skip
     cells = [(kind, size) for size in SIZES for kind in MAIN] + [(kind, SIZES[0]) for kind in FURTHER]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    try:
+    with plain_endings(console, "cells so far are kept, run again to go on"):
         run = Run.start(
             "intervals", parameters=parameters, seeds={"worlds_and_logs": SEED}, allow_dirty=allow_dirty
         )
@@ -78,12 +77,6 @@ def main(
                 rows += cached_cell(kind, size, draws, cache / sources, lambda n: progress.advance(task, n))
         frame = pl.DataFrame(rows)
         run.write(frame, render(frame, draws=draws), results_dir=results)
-    except KeyboardInterrupt:
-        console.print("Interrupted. Nothing was written; cells so far are kept, run again to go on.")
-        raise typer.Exit(130) from None
-    except CmpError as error:
-        console.print(f"[bold]{type(error).__name__}[/bold]: {error}")
-        raise typer.Exit(2) from None
     console.print(f"Wrote {results}/intervals.md and its table.")
 
 

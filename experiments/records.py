@@ -9,12 +9,15 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 import cmp
 from cmp.errors import CmpError
@@ -22,8 +25,9 @@ from cmp.errors import CmpError
 if TYPE_CHECKING:
     import polars as pl
     from matplotlib.figure import Figure
+    from rich.console import Console
 
-__all__ = ["DirtyTreeError", "Run", "sha256_of"]
+__all__ = ["DirtyTreeError", "Run", "data_home", "plain_endings", "sha256_of"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -157,6 +161,27 @@ class Run:
             "started": self.started.isoformat(timespec="seconds"),
             "wall_seconds": time.monotonic() - self._clock,
         }
+
+
+@contextmanager
+def plain_endings(console: Console, kept: str = "") -> Iterator[None]:
+    """End an experiment's command with a line where it is interrupted (130) or its input is wrong (2).
+
+    Parameters
+    ----------
+    console
+        Where to say so.
+    kept
+        What an interrupt leaves for the next run, if anything.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print(f"Interrupted. Nothing was written{f'; {kept}' if kept else ''}.")
+        raise typer.Exit(130) from None
+    except CmpError as error:
+        console.print(f"[bold]{type(error).__name__}[/bold]: {error}")
+        raise typer.Exit(2) from None
 
 
 def data_home(given: Path | None) -> Path | None:

@@ -18,13 +18,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cmp.errors import CmpError
 from cmp.evaluation.deletions import measure_unchanged
 from cmp.evaluation.reach import SupportReport, support
 from cmp.protocols import Scope
 from cmp.retrievers import BM25
 from experiments.pools import LOCOMO_TOKENS, LONG_K1, SHORT_K1, TURN_TOKENS, Pool, load_pools
-from experiments.records import ROOT, Run, data_home
+from experiments.records import ROOT, Run, data_home, plain_endings
 from experiments.references import CAPTIONS, MEASURED, OBSERVATIONS, PUBLISHED, TURNS, UNSTEMMED
 from experiments.support_page import render
 
@@ -54,7 +53,7 @@ def main(
     """Measure the support of BM25, dense and fused retrieval; write results/support.{csv,json,md}."""
     console = Console(stderr=True)
     draws = 2 if smoke else 10
-    try:
+    with plain_endings(console, "embeddings so far are kept, run again to go on"):
         run = Run.start(
             "support", parameters=parameters(smoke, draws), seeds={"draws": SEED}, allow_dirty=allow_dirty
         )
@@ -62,12 +61,6 @@ def main(
         for pool in load_pools(data_home(data), cache, smoke=smoke):
             measure(pool, tables, draws, console)
         write(run, tables, results, smoke=smoke)
-    except KeyboardInterrupt:
-        console.print("Interrupted. Nothing was written; embeddings so far are kept, run again to go on.")
-        raise typer.Exit(130) from None
-    except CmpError as error:
-        console.print(f"[bold]{type(error).__name__}[/bold]: {error}")
-        raise typer.Exit(2) from None
     console.print(f"Wrote {results}/support.md and its tables.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import typer
+from rich.console import Console
 
 from experiments import records
-from experiments.records import ROOT, DirtyTreeError, Run, sha256_of
+from experiments.records import ROOT, DirtyTreeError, Run, plain_endings, sha256_of
 
 RESULTS = ROOT / "results"
 RECORDS = sorted(RESULTS.glob("*.json"))
@@ -177,3 +180,18 @@ def test_commands_are_written_without_the_machine() -> None:
     ]
     written = ["python3.11", "-m", "experiments.support", "--data=data", "results", "-v"]
     assert records._portable_command(command) == written
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "Interrupted. Nothing was written; rounds are kept."),
+        (DirtyTreeError("2 paths differ"), 2, "DirtyTreeError: 2 paths differ"),
+    ],
+)
+def test_an_experiment_that_is_interrupted_or_refused_ends_with_a_line(error, code, said) -> None:
+    out = io.StringIO()
+    with pytest.raises(typer.Exit) as ending, plain_endings(Console(file=out, width=100), "rounds are kept"):
+        raise error
+    assert ending.value.exit_code == code
+    assert said in out.getvalue()
