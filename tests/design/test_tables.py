@@ -16,6 +16,7 @@ from scipy.stats import chi2
 import cmp
 from cmp.design.tables import deal_table
 from tests.design.enumeration import outcomes
+from tests.estimation.golden import golden
 
 SMALL = [
     (3, 2, 1),
@@ -120,6 +121,14 @@ def test_remainders_follow_the_published_counts():
         assert sorted(counts.tolist()) == [13, 13, 13, 14, 14]
         pairs.add(Fraction(sum(math.comb(int(c), 2) for c in counts), math.comb(67, 2)))
     assert pairs == {Fraction(416, 2211)}
+
+
+def test_counts_are_the_golden_ones():
+    for case in golden("balanced_counts"):
+        for seed in range(20):
+            table = cmp.balanced_table(case["roster"], case["rounds"], case["k"], seed)
+            sizes, memories = np.unique(np.bincount(table.ravel()), return_counts=True)
+            assert dict(zip(map(str, sizes), memories, strict=True)) == case["counts"]
 
 
 def test_eight_rounds_over_four_memories_take_all_2520_arrangements_equally():

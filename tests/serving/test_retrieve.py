@@ -137,6 +137,20 @@ def test_a_repeated_round_id_gives_the_same_assignment_and_counts_the_attempt(lo
     assert memory.stats()["attempts_repeated"] == 2
 
 
+def test_logged_propensities_weigh_a_constant_to_itself_whatever_is_retried(tmp_path):
+    """Over a whole block the Horvitz-Thompson mean of a constant 1 is 1, also where one memory's rounds are retried."""
+    memory = wrapped(tmp_path, store(4), slots=1)
+    for number in range(8):
+        context = memory.retrieve("q", scope="s", round_id=f"r{number}")
+        for _ in range(2 if context.items[0].id == "m3" else 0):
+            memory.retrieve("q", scope="s", round_id=f"r{number}")
+    drawn = exposures(memory)
+    means = drawn.group_by("memory_id").agg((1 / pl.col("propensity")).sum() / 8)
+    assert dict(means.iter_rows()) == {f"m{i}": 1.0 for i in range(4)}
+    attempts = memory.log.rounds().collect()["attempts"].value_counts().sort("attempts")
+    assert attempts.rows() == [(1, 6), (3, 2)]
+
+
 def test_a_round_id_of_another_scope_is_refused(location):
     memory = wrapped(location, Store({"a": documents(5, "a"), "b": documents(5, "b")}))
     memory.retrieve("q", scope="a", round_id="r")
