@@ -116,7 +116,9 @@ def together(load: Load, processes: int) -> dict[str, Any]:
         start = barrier(processes)
         joined([started(ask_and_time, load, start, file, number) for number, file in enumerate(files)])
         parts = [dict(np.load(file)) for file in files]
-    asked, bare = (np.concatenate([part[name] for part in parts]) for name in ("wrapped", "bare"))
+    asked, bare, plain = (
+        np.concatenate([part[name] for part in parts]) for name in ("wrapped", "bare", "plain")
+    )
     quantiles = {
         f"{name}_p{level}_ms": 1e3 * float(np.quantile(values, level / 100))
         for name, values in (("wrapped", asked), ("bare", bare))
@@ -126,6 +128,7 @@ def together(load: Load, processes: int) -> dict[str, Any]:
         "requests": asked.size,
         "unrandomized": int(sum(part["unrandomized"] for part in parts)),
         **quantiles,
+        "plain_p50_ms": 1e3 * float(np.median(plain)) if plain.size else None,
         "added_p50_ms": quantiles["wrapped_p50_ms"] - quantiles["bare_p50_ms"],
         "added_p99_ms": quantiles["wrapped_p99_ms"] - quantiles["bare_p99_ms"],
         "cpu_ms_per_round": 1e3 * float(sum(part["wrapped_cpu"] for part in parts)) / asked.size,

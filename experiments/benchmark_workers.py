@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cmp.log import open_log
+from cmp.log.sqlite import SYNCHRONOUS
 from cmp.protocols import Scope
 from cmp.serving import RandomizedRetriever
+from cmp.serving.naming import RoundIds
 from experiments.fault_writer import SLOTS, Store, wrapped
 
 __all__ = ["Load", "Preparation", "Timed", "ask_and_time", "prepare_block"]
@@ -80,19 +83,21 @@ def opened(load: Load) -> RandomizedRetriever:
 
 
 def ask_and_time(load: Load, together: Any, out: Path, number: int) -> None:
-    """Ask wrapped and then bare, each at the same time as the other workers; save the times."""
+    """Ask wrapped, then bare, then write plainly, each at the same time as the other workers; save the times."""
     with opened(load) as memory:
         store, scope = Store({SCOPE: load.pool}), Scope.of(SCOPE)
         for _ in range(WARM_UP):
             memory.retrieve("q", scope=SCOPE)
+        write_plainly = plain_writer(load)
         before = memory.stats()
         together.wait()
         asked = timed(load, number, lambda: memory.retrieve("q", scope=SCOPE))
         after = memory.stats()
         together.wait()
-        bare = timed(
-            replace(load, seconds=load.seconds / 2), number, lambda: store.search("q", SLOTS, scope=scope)
-        )
+        briefly = replace(load, seconds=load.seconds / 2)
+        bare = timed(briefly, number, lambda: store.search("q", SLOTS, scope=scope))
+        together.wait()
+        plain = timed(briefly, number, write_plainly) if write_plainly is not None else None
     unrandomized = len(asked.latencies) - (after["rounds_randomized"] - before["rounds_randomized"])
     np.savez(
         out,
@@ -100,8 +105,46 @@ def ask_and_time(load: Load, together: Any, out: Path, number: int) -> None:
         wrapped_seconds=asked.seconds,
         wrapped_cpu=asked.cpu_seconds,
         bare=bare.latencies,
+        plain=np.array([]) if plain is None else plain.latencies,
         unrandomized=unrandomized,
     )
+
+
+def plain_writer(load: Load) -> Callable[[], None] | None:
+    """Return what writes a round's rows to a file of its own by sqlite3 alone: nothing drawn, nothing checked.
+
+    It is the least that a durable round costs on this machine. None for logs that are not a SQLite file written at
+    once.
+    """
+    if load.durability == "queued" or "://" in load.log:
+        return None
+    ids, connections = RoundIds(), threading.local()
+
+    def connection() -> sqlite3.Connection:
+        if not hasattr(connections, "mine"):
+            mine = sqlite3.connect(f"{load.log}.plain", timeout=60, isolation_level=None)
+            mine.execute("PRAGMA journal_mode=WAL")
+            mine.execute(f"PRAGMA synchronous={SYNCHRONOUS[load.durability]}")
+            mine.execute("CREATE TABLE IF NOT EXISTS rounds (id TEXT PRIMARY KEY, scope TEXT) WITHOUT ROWID")
+            mine.execute(
+                "CREATE TABLE IF NOT EXISTS exposures (round_id TEXT, memory_id TEXT, propensity REAL, "
+                "PRIMARY KEY (round_id, memory_id)) WITHOUT ROWID"
+            )
+            connections.mine = mine
+        found: sqlite3.Connection = connections.mine
+        return found
+
+    def write() -> None:
+        round_id, session = ids.make(), connection()
+        session.execute("BEGIN IMMEDIATE")
+        session.execute("INSERT INTO rounds VALUES (?, ?)", (round_id, SCOPE))
+        session.executemany(
+            "INSERT INTO exposures VALUES (?, ?, ?)", [(round_id, f"m{i}", 1.0) for i in range(SLOTS)]
+        )
+        session.execute("COMMIT")
+
+    write()
+    return write
 
 
 def timed(load: Load, number: int, ask: Callable[[], object]) -> Timed:

@@ -176,7 +176,7 @@ class PostgresLog(WritingLog):
         _check_texts(roster)
         return super().stage(stream, roster, planned, counted=counted)
 
-    def _begin(self, session: Session) -> None:
+    def _begin(self, session: Session, *, patient: bool = True) -> None:
         session.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 
     def _commit(self, session: Session) -> None:

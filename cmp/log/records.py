@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,7 @@ from cmp.design import Block
 __all__ = ["AssignedRound", "Compose", "Drawn", "Exposure", "LogStore", "Request", "Staged"]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """A memory drawn for a round: its id, its propensity, and whether it has been deleted since."""
 
     id: str
@@ -25,9 +24,8 @@ class Drawn:
     deleted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Exposure:
-    """One row of ``exposures``, less its round."""
+class Exposure(NamedTuple):
+    """One row of ``exposures``, less its round. A tuple, because every round makes several."""
 
     memory_id: str
     arm: str
@@ -37,19 +35,6 @@ class Exposure:
     delivered: bool
     reason: str | None = None
     content_hash: str | None = None
-
-    def at(self, slot: int) -> Exposure:
-        """Return the row in another slot; every round does so, at a third of the cost of ``dataclasses.replace``."""
-        return Exposure(
-            self.memory_id,
-            self.arm,
-            self.assigned,
-            slot,
-            self.propensity,
-            self.delivered,
-            self.reason,
-            self.content_hash,
-        )
 
 
 @dataclass(frozen=True, slots=True)

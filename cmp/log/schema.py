@@ -46,16 +46,20 @@ class Table:
     def ddl(self, sql_type: Callable[[object], str]) -> str:
         """Return the statement that creates the table in a database with these types."""
         columns = [f'"{c.name}" {sql_type(c.dtype)}{"" if c.null else " NOT NULL"}' for c in self.columns]
-        key = ", ".join(f'"{name}"' for name in self.key)
-        extra = [f"UNIQUE ({key})"]
-        if self is ROSTERS:
-            extra.append('UNIQUE ("block_id", "position")')
-        return f'CREATE TABLE "{self.name}" ({", ".join([*columns, *extra])})'
+        if self is ROSTERS:  # rows come in this order and are asked for by it
+            keys = [f"PRIMARY KEY ({_quoted(self.order)})", f"UNIQUE ({_quoted(self.key)})"]
+        else:
+            keys = [f"PRIMARY KEY ({_quoted(self.key)})"]
+        return f'CREATE TABLE "{self.name}" ({", ".join([*columns, *keys])})'
 
     @property
     def frame_schema(self) -> dict[str, pl.DataType | type[pl.DataType]]:
         """Column names and polars types."""
         return {column.name: column.dtype for column in self.columns}
+
+
+def _quoted(names: tuple[str, ...]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 ROUNDS = Table(

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn, Protocol, TypeVar, runtime_checkable
 
@@ -149,12 +149,12 @@ class SinkLog(Log):
             served = self._rounds.get(round_id)
             if served is not None and served.attempts == 1:
                 shown = [row for row in served.round.exposures if row.delivered]
-                self._amend(round_id, [replace(row, delivered=False, reason=reason) for row in shown])
+                self._amend(round_id, [row._replace(delivered=False, reason=reason) for row in shown])
 
         return self._submit(job)
 
     def _amend(self, round_id: str, exposures: Sequence[Exposure]) -> None:
-        rows = [asdict(row) for row in exposures]
+        rows = [row._asdict() for row in exposures]
         self.sink.write(_record("amendment", round_id=round_id, exposures=rows))
         served = self._rounds.get(round_id)
         if served is not None:
@@ -347,7 +347,7 @@ def _round_record(request: Request, block: _Open | None, exposures: Sequence[Exp
         n_ranked=sum(row.arm == "ranked" for row in exposures),
         randomized=block is not None,
         fallback_reason=request.fallback_reason,
-        exposures=[asdict(row) for row in exposures],
+        exposures=[row._asdict() for row in exposures],
     )
 
 

@@ -22,6 +22,7 @@ import polars as pl
 
 from cmp.errors import LogCorruptedError, LogUnavailableError
 from cmp.log import transactions
+from cmp.log.database import NotNowError
 from cmp.log.schema import TABLES, Table, check_version
 from cmp.log.transactions import Session
 from cmp.log.writing import WritingLog
@@ -31,6 +32,14 @@ __all__ = ["SQLiteLog"]
 
 SYNCHRONOUS: Final = {"process": "NORMAL", "power": "FULL", "queued": "NORMAL"}
 BUSY_SECONDS: Final = 10.0
+
+#: How long a request itself tries to be the one that writes, and how often; then the writer thread waits for it.
+MOMENT_SECONDS: Final = 0.02
+PAUSE_SECONDS: Final = 0.0005
+
+#: Transactions of a process between two checkpoints; and pages after which any commit makes one.
+COMMITS_A_CHECKPOINT: Final = 1000
+PAGES_AT_MOST: Final = 16_000
 
 #: What to do where the file cannot be used now, by SQLite's primary result code.
 _MENDS: Final = {
@@ -68,6 +77,10 @@ class SQLiteLog(WritingLog):
         Where there is no such file, it is no log, or a newer version wrote it.
     """
 
+    # of the session at hand: whether it waits for locks, and its transactions since the last checkpoint
+    _is_patient: bool
+    _commits: int
+
     def __init__(
         self, path: str | os.PathLike[str], *, durability: str = "process", create: bool = False
     ) -> None:
@@ -78,6 +91,7 @@ class SQLiteLog(WritingLog):
         self.path = Path(path).absolute()
         self.durability = durability
         self.queues = durability == "queued"
+        self._is_prompt = durability != "power"  # a request must not wait for a disk longer than it would
         super().__init__()
         if create and self._is_empty():
             self._submit(lambda session: None).result()
@@ -136,11 +150,37 @@ class SQLiteLog(WritingLog):
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def _begin(self, session: Session) -> None:
-        session.execute("BEGIN IMMEDIATE")
+    def _begin(self, session: Session, *, patient: bool = True) -> None:
+        self._be(session, patient)
+        give_up = 0.0
+        while True:
+            try:
+                session.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if patient or _primary(error) != sqlite3.SQLITE_BUSY:
+                    raise
+                now = time.monotonic()
+                give_up = give_up or now + MOMENT_SECONDS
+                if now > give_up:
+                    raise NotNowError from error
+                time.sleep(PAUSE_SECONDS)
+            else:
+                return
+
+    def _be(self, session: Session, patient: bool) -> None:
+        if patient != self._is_patient:
+            session.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS if patient else 0:.0f}")
+            self._is_patient = patient
 
     def _commit(self, session: Session) -> None:
         session.execute("COMMIT")
+        self._commits += 1
+        if self._commits >= COMMITS_A_CHECKPOINT:
+            self._commits, self._is_untidy = 0, True
+
+    def _tidy(self, session: Session) -> None:
+        """Copy the write-ahead log into the file: the disk may be slow, and no request should do it."""
+        session.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _roll_back(self, session: Session) -> None:
         session.execute("ROLLBACK")
@@ -161,7 +201,7 @@ class SQLiteLog(WritingLog):
     def _explained(self, error: BaseException) -> Exception | None:
         if not isinstance(error, sqlite3.OperationalError):
             return None
-        mend = _MENDS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)  # an error of our own has no code
+        mend = _MENDS.get(_primary(error))
         if mend is None:
             return None
         return LogUnavailableError(f"the log at {self.path} cannot be used now ({error}): {mend}")
@@ -174,6 +214,7 @@ class SQLiteLog(WritingLog):
         try:
             _enter_wal(connection)
             connection.execute(f"PRAGMA synchronous={SYNCHRONOUS[self.durability]}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={PAGES_AT_MOST}")
             connection.execute("BEGIN IMMEDIATE")
             _create(connection, self.path)
             connection.execute("COMMIT")
@@ -187,7 +228,13 @@ class SQLiteLog(WritingLog):
         except BaseException:
             connection.close()
             raise
+        self._is_patient, self._commits = True, 0
         return connection
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """Return SQLite's primary result code; an error of our own has none."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _enter_wal(connection: sqlite3.Connection) -> None:
@@ -212,9 +259,12 @@ def _create(connection: sqlite3.Connection, path: Path) -> None:
         row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
         check_version(row[0] if row else None, str(path))
         return
-    for table in TABLES:
-        connection.execute(table.ddl(_sql_type))
-    connection.execute(transactions.CREATE_CURSORS)
+    for (
+        table
+    ) in TABLES:  # kept by key alone, a row costs one page less to write; large values would crowd the tree
+        clustered = "" if pl.Binary in table.frame_schema.values() else " WITHOUT ROWID"
+        connection.execute(table.ddl(_sql_type) + clustered)
+    connection.execute(transactions.CREATE_CURSORS + " WITHOUT ROWID")
     connection.execute('CREATE TABLE "meta" ("key" TEXT PRIMARY KEY, "value" TEXT NOT NULL)')
     connection.executemany(
         "INSERT INTO meta VALUES (?, ?)", written_by(sqlite=sqlite3.sqlite_version).items()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from cmp.errors import LogUnavailableError
 
@@ -19,7 +20,7 @@ REST_SECONDS: Final = 10.0
 
 
 class WriterThread:
-    """Does jobs in order, on a thread that is started by the first and ended by :meth:`end`.
+    """Does jobs in order, on a thread that is started by the first and ended by :meth:`end`, or where they are asked.
 
     No two jobs are ever done at once: after an end, the next thread waits for the last job of the one before. So what
     only jobs touch (a connection, say) needs no lock.
@@ -36,17 +37,42 @@ class WriterThread:
         self._executor: ThreadPoolExecutor | None = None
         self._last: Future[None] | None = None
         self._turn = threading.Condition()
+        # the next four belong to the turn
+        self._handed = 0
+        self._is_at_work = False
         self._users: list[int] = []
         self._forking: set[int] = set()
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Have a job done after those before it."""
+        """Have a job done by the thread, after those before it. A job cannot wait for another."""
         if self._refusal is not None:
             refused: Future[T] = Future()
             refused.set_exception(LogUnavailableError(self._refusal))
             return refused
         with self._lock:
-            return self._started().submit(self._do, job)
+            return self._handed_over(self._started(), job)
+
+    def here(self, job: Callable[[], T]) -> Future[T] | None:
+        """Do a job at once in the calling thread; None where it may not be, and nothing was done.
+
+        That is so behind jobs that wait, while the process forks, on an event loop, which would be held up, and in the
+        main thread: signal handlers run there between any two instructions, may raise, and may ask for jobs themselves.
+        """
+        if (
+            self._refusal is not None
+            or threading.current_thread() is threading.main_thread()
+            or _runs_a_loop()
+        ):
+            return None
+        with self._turn:
+            if self._handed or self._forking or self._is_at_work:
+                return None
+            self._is_at_work = True
+            self._users.append(threading.get_ident())
+        try:
+            return _done(job)
+        finally:
+            self._leave(from_work=True)
 
     def end(self, last: Callable[[], None]) -> None:
         """Do a last job and end the thread; jobs that come meanwhile are done, after it, by the next."""
@@ -54,7 +80,7 @@ class WriterThread:
             return
         with self._lock:
             executor, self._executor = self._started(), None
-            done = self._last = executor.submit(self._do, last)
+            done = self._last = self._handed_over(executor, last)
         executor.shutdown()
         done.result()
 
@@ -69,16 +95,13 @@ class WriterThread:
         """Keep the process from forking within; wait while it does. Not to be nested."""
         if self._refusal is not None:
             raise LogUnavailableError(self._refusal)
-        me = threading.get_ident()
         with self._turn:
             self._turn.wait_for(lambda: not self._forking)
-            self._users.append(me)
+            self._users.append(threading.get_ident())
         try:
             yield
         finally:
-            with self._turn:
-                self._users.remove(me)
-                self._turn.notify_all()
+            self._leave()
 
     def rest(self, seconds: float) -> bool:
         """Let nothing begin until :meth:`wake` is called by this thread; return whether all that had begun has ended.
@@ -103,8 +126,32 @@ class WriterThread:
         return bool(self._users) or self._refusal is not None
 
     def _do(self, job: Callable[[], T]) -> T:
-        with self.in_use():
+        with self._turn:
+            self._turn.wait_for(lambda: not self._forking and not self._is_at_work)
+            self._is_at_work = True
+            self._users.append(threading.get_ident())
+        try:
             return job()
+        finally:
+            self._leave(from_work=True)
+
+    def _leave(self, *, from_work: bool = False) -> None:
+        with self._turn:
+            self._users.remove(threading.get_ident())
+            if from_work:
+                self._is_at_work = False
+            self._turn.notify_all()
+
+    def _handed_over(self, executor: ThreadPoolExecutor, job: Callable[[], T]) -> Future[T]:
+        with self._turn:
+            self._handed += 1
+        future = executor.submit(self._do, job)
+        future.add_done_callback(self._took)
+        return future
+
+    def _took(self, done: Future[Any]) -> None:
+        with self._turn:
+            self._handed -= 1
 
     def _started(self) -> ThreadPoolExecutor:
         if self._executor is None:
@@ -112,6 +159,25 @@ class WriterThread:
             if self._last is not None:
                 self._executor.submit(wait, [self._last])
         return self._executor
+
+
+def _runs_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _done(job: Callable[[], T]) -> Future[T]:
+    future: Future[T] = Future()
+    try:
+        result = job()
+    except Exception as error:  # noqa: BLE001 (it is the asker's, as where another thread does the job)
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+    return future
 
 
 def refusal_after_fork(log: object) -> str:

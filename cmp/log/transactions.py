@@ -55,8 +55,9 @@ def insert_into(table: Table) -> str:
 
 
 _INSERT_ROUND: Final = insert_into(ROUNDS)
+_INSERT_EXPOSURE: Final = insert_into(EXPOSURES)
 _UPSERT_EXPOSURE: Final = (
-    insert_into(EXPOSURES)
+    _INSERT_EXPOSURE
     + " ON CONFLICT (round_id, memory_id) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in EXPOSURES.names[2:])
 )
@@ -86,11 +87,18 @@ class StoredBlock:
 BlockOf: TypeAlias = Callable[[Session, str], StoredBlock]
 
 
-def assign(session: Session, request: Request, compose: Compose, block_of: BlockOf) -> AssignedRound | None:
-    """Return the round as logged before, or log it with the next row of its stream; None if there is no row left."""
-    known = session.execute(
-        "SELECT scope, randomized, fallback_reason FROM rounds WHERE round_id = ?", (request.round_id,)
-    ).fetchone()
+def assign(
+    session: Session, request: Request, compose: Compose, block_of: BlockOf, *, is_new: bool = False
+) -> AssignedRound | None:
+    """Return the round as logged before, or log it with the next row of its stream; None if there is no row left.
+
+    ``is_new`` says that the round cannot have been logged before, which saves the look.
+    """
+    known = None
+    if not is_new:
+        known = session.execute(
+            "SELECT scope, randomized, fallback_reason FROM rounds WHERE round_id = ?", (request.round_id,)
+        ).fetchone()
     if known is not None:
         return _repeat(session, request, *known)
     taken: tuple[str, int] | tuple[None, None] = (None, None)
@@ -110,7 +118,7 @@ def assign(session: Session, request: Request, compose: Compose, block_of: Block
     exposures = compose(drawn)
     randomized = request.stream is not None
     session.execute(_INSERT_ROUND, _round_row(request, taken, n_roster, len(drawn), exposures))
-    _write_exposures(session, request.round_id, exposures)
+    session.executemany(_INSERT_EXPOSURE, _exposure_rows(request.round_id, exposures))
     return AssignedRound(
         request.round_id, request.scope, randomized, request.fallback_reason, exposures, False
     )
@@ -146,7 +154,7 @@ def write_queued(session: Session, queued: Sequence[Queued]) -> None:
         [_round_row(q.request, (q.block_id, q.row), q.n_roster, q.k, q.exposures) for q in queued],
     )
     session.executemany(
-        insert_into(EXPOSURES) + " ON CONFLICT (round_id, memory_id) DO NOTHING",
+        _INSERT_EXPOSURE + " ON CONFLICT (round_id, memory_id) DO NOTHING",
         [row for q in queued for row in _exposure_rows(q.request.round_id, q.exposures)],
     )
 
@@ -210,12 +218,8 @@ def _drawn(session: Session, block: StoredBlock, positions: Sequence[int]) -> li
     return [found[position] for position in positions]
 
 
-def _write_exposures(session: Session, round_id: str, exposures: Sequence[Exposure]) -> None:
-    session.executemany(_UPSERT_EXPOSURE, _exposure_rows(round_id, exposures))
-
-
 def _exposure_rows(round_id: str, exposures: Sequence[Exposure]) -> list[tuple[Any, ...]]:
-    return [(round_id, *(getattr(row, name) for name in EXPOSURES.names[1:])) for row in exposures]
+    return [(round_id, *row) for row in exposures]
 
 
 def exposures_of(session: Session, round_id: str) -> tuple[Exposure, ...]:
@@ -237,7 +241,7 @@ def amend(session: Session, round_id: str, exposures: Sequence[Exposure]) -> Non
     """
     if not _is_known(session, round_id):
         raise UnknownRoundError(f"there is no round {round_id!r} in the log")
-    _write_exposures(session, round_id, exposures)
+    session.executemany(_UPSERT_EXPOSURE, _exposure_rows(round_id, exposures))
 
 
 def withdraw(session: Session, round_id: str, reason: str) -> None:

@@ -6,7 +6,6 @@ import atexit
 import logging
 import threading
 import weakref
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -18,8 +17,8 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 from cmp.design import Block
 from cmp.forking import around_fork
 from cmp.log import block_transactions, transactions
+from cmp.log.database import Database, NotNowError
 from cmp.log.queueing import Queued, QueuedRounds
-from cmp.log.reading import Log
 from cmp.log.records import AssignedRound, Compose, Exposure, Request, Staged
 from cmp.log.thread import REST_SECONDS, WriterThread, refusal_after_fork
 from cmp.log.transactions import Note, Session, StoredBlock
@@ -48,7 +47,7 @@ class _UnwritableError(Exception):
     """What waited to be written cannot be: the fault is in the data, and would come back at every try."""
 
 
-class WritingLog(Log):
+class WritingLog(Database):
     """What :class:`cmp.log.records.LogStore` asks, on a database that a subclass opens.
 
     A subclass connects, begins, commits and rolls back; what happens in between is in ``cmp.log.transactions``.
@@ -62,9 +61,6 @@ class WritingLog(Log):
     _dropped: Counter[str]
     _queue: QueuedRounds | None
 
-    #: Whether rounds are acknowledged before they are durable.
-    queues = False
-
     def __init__(self) -> None:
         self._salt: str | None = None
         self._session = None
@@ -76,41 +72,6 @@ class WritingLog(Log):
             after_in_child=WritingLog._restart,
         )
         atexit.register(_flush_at_exit, weakref.ref(self))
-
-    @abstractmethod
-    def _connect(self) -> Session:
-        """Open a session for the writer thread, creating the log's tables where there are none."""
-
-    @abstractmethod
-    def _begin(self, session: Session) -> None: ...
-
-    @abstractmethod
-    def _commit(self, session: Session) -> None: ...
-
-    @abstractmethod
-    def _roll_back(self, session: Session) -> None: ...
-
-    @abstractmethod
-    def _disconnect(self, session: Session) -> None: ...
-
-    def _is_passing(self, error: BaseException) -> bool:
-        """Whether a transaction that failed so may succeed when tried again at once."""
-        return False
-
-    def _is_broken(self, error: BaseException) -> bool:
-        """Whether the session is of no use after this error."""
-        return False
-
-    def _is_unwritable(self, error: BaseException) -> bool:
-        """Whether a statement that failed so was given what the database can never keep."""
-        return isinstance(error, (TypeError, ValueError, OverflowError))
-
-    def _explained(self, error: BaseException) -> Exception | None:
-        """Return what to raise in place of a driver's error, where that says too little."""
-        return None
-
-    def _check(self, queued: Queued) -> None:
-        """Refuse a round that the database could not keep, before it is acknowledged."""
 
     @property
     def drops(self) -> Mapping[str, int]:
@@ -132,7 +93,14 @@ class WritingLog(Log):
         """Take the stream's next row and log the round, in one transaction (or from a lease, where rounds queue)."""
         if self._queue is not None:
             return self._queue.assign(request, compose)
-        return self._submit(lambda session: transactions.assign(session, request, compose, self._block))
+        is_new = request.made_up
+
+        def job(session: Session) -> AssignedRound | None:
+            nonlocal is_new
+            first, is_new = is_new, False  # tried again, it may be there: a commit may go unanswered
+            return transactions.assign(session, request, compose, self._block, is_new=first)
+
+        return self._promptly(job)
 
     def stage(self, stream: str, roster: Sequence[str], planned: int, *, counted: bool) -> Staged | None:
         """Store a sorted roster for the stream's next block; None where the stream has rows left."""
@@ -181,7 +149,7 @@ class WritingLog(Log):
 
     def amend(self, round_id: str, exposures: Sequence[Exposure]) -> Future[None]:
         """Replace or add exposure rows of a logged round."""
-        return self._submit(lambda s: transactions.amend(s, round_id, exposures))
+        return self._promptly(lambda s: transactions.amend(s, round_id, exposures))
 
     def withdraw(self, round_id: str, reason: str) -> Future[None]:
         """Mark a round undelivered, unless it has been asked again since."""
@@ -195,11 +163,11 @@ class WritingLog(Log):
 
     def outcome(self, round_id: str, metric: str, value: float, at: datetime, correct: bool) -> Future[bool]:
         """Record an outcome; False where the round is unknown."""
-        return self._submit(lambda s: transactions.outcome(s, round_id, metric, value, at, correct))
+        return self._promptly(lambda s: transactions.outcome(s, round_id, metric, value, at, correct))
 
     def exposures_of(self, round_id: str) -> Future[tuple[Exposure, ...]]:
         """Return the exposures of a logged round."""
-        return self._submit(lambda s: transactions.exposures_of(s, round_id))
+        return self._promptly(lambda s: transactions.exposures_of(s, round_id))
 
     def flush(self) -> None:
         """Return when everything handed over is durable."""
@@ -250,18 +218,38 @@ class WritingLog(Log):
             _inherited.append(self._session)
         self._reset(refusal_after_fork(self) if is_torn else None)
 
-    def _submit(self, job: Callable[[Session], T]) -> Future[T]:
-        return self._thread.submit(partial(self._transact, job))
+    def _promptly(self, job: Callable[[Session], T]) -> Future[T]:
+        """Do a short job that somebody waits for: in the calling thread, where that holds nobody up."""
+        if self._is_prompt and self._session is not None:
+            done = self._thread.here(partial(self._transact, job, patient=False))
+            if done is not None and not isinstance(done.exception(), NotNowError):
+                self._tidy_when_due()
+                return done
+        return self._submit(job)
 
-    def _transact(self, job: Callable[[Session], T]) -> T:
+    def _submit(self, job: Callable[[Session], T]) -> Future[T]:
+        future = self._thread.submit(partial(self._transact, job))
+        self._tidy_when_due()
+        return future
+
+    def _tidy_when_due(self) -> None:
+        if self._is_untidy:
+            self._is_untidy = False
+            self._thread.submit(self._tidied)
+
+    def _tidied(self) -> None:
+        if self._session is not None:
+            self._tidy(self._session)
+
+    def _transact(self, job: Callable[[Session], T], *, patient: bool = True) -> T:
         """Do a job in a transaction of its own, after what waits to be written."""
         waiting = self._take_waiting()
         try:
             try:
-                return self._committed(waiting, job)
+                return self._committed(waiting, job, patient)
             except _UnwritableError:
                 self._write_singly(waiting)
-                return self._committed([], job)
+                return self._committed([], job, patient)
         except BaseException as error:
             self._put_back(waiting)
             told = self._explained(error)
@@ -269,13 +257,13 @@ class WritingLog(Log):
                 raise
             raise told from error
 
-    def _committed(self, waiting: Sequence[Waiting], job: Callable[[Session], T]) -> T:
+    def _committed(self, waiting: Sequence[Waiting], job: Callable[[Session], T], patient: bool) -> T:
         for attempt in range(TRIES):
             session = self._session
             try:
                 if session is None:
                     session = self._session = self._connect()
-                self._begin(session)
+                self._begin(session, patient=patient)
                 self._write(session, waiting)
                 result = job(session)
                 self._commit(session)
@@ -302,7 +290,7 @@ class WritingLog(Log):
         """Write one by one what could not be written together, and drop what never can be."""
         while waiting:
             try:
-                self._committed(waiting[:1], _nothing)
+                self._committed(waiting[:1], _nothing, True)
             except _UnwritableError as error:
                 self._drop(waiting[0], error.__cause__)
             del waiting[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 
@@ -52,7 +51,7 @@ def _item(row: Exposure, hit: Hit[Any] | None) -> Item:
 def delivered_after_all(exposures: Sequence[Exposure]) -> tuple[Exposure, ...]:
     """Return a logged round's rows with those that had been withdrawn delivered."""
     return tuple(
-        replace(row, delivered=True, reason=None) if row.reason in WITHDRAWN else row for row in exposures
+        row._replace(delivered=True, reason=None) if row.reason in WITHDRAWN else row for row in exposures
     )
 
 

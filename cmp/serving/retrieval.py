@@ -16,7 +16,7 @@ from typing import Any, Final
 from cmp.design import key_of, keyed_fraction
 from cmp.errors import InvalidIdError, LogTimeoutError, ScopeError
 from cmp.log.queueing import QueueFullError
-from cmp.log.records import AssignedRound, Exposure, LogStore, Request
+from cmp.log.records import AssignedRound, Compose, Exposure, LogStore, Request
 from cmp.protocols import Hit, Scope
 from cmp.serving.backends import Backend
 from cmp.serving.context import Context, Item
@@ -137,8 +137,7 @@ class Retrieval:
             request = self._request(None, "holdout")
         for _ in range(BLOCKS_TRIED):
             now = layout if request.stream is not None else self.policy.base_layout
-            future = self.log.assign(request, partial(compose, ranked, now, key))
-            assigned = yield from self._waited(future)
+            assigned = yield from self._waited(request, partial(compose, ranked, now, key))
             if assigned is not None:
                 return assigned
             prepared = yield from self._prepared(stream)
@@ -147,9 +146,10 @@ class Retrieval:
                 request = self._request(None, reason)
         raise RuntimeError(f"no row could be had from {BLOCKS_TRIED} blocks in a row")
 
-    def _waited(self, future: Future[AssignedRound | None]) -> Steps[AssignedRound | None]:
+    def _waited(self, request: Request, compose: Compose) -> Steps[AssignedRound | None]:
         """Wait for a round to be durable; who waits no longer withdraws it, even where it is being written."""
         started = time.perf_counter()
+        future = self.log.assign(request, compose)
         try:
             assigned: AssignedRound | object | None = yield self._within_timeout(future)
         except BaseException as error:

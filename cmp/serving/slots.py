@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from cmp.design import keyed_permutation, keyed_sample
@@ -58,27 +58,35 @@ def lay_out(
     >>> [(row.memory_id, row.arm, row.assigned) for row in rows]
     [('a', 'ranked', False), ('b', 'ranked', True), ('c', 'ranked', False), ('z', 'random', True)]
     """
-    left = {memory.id: memory for memory in drawn}
-    n_cards = sum(is_card(memory.id) for memory in drawn)
-    filled = n_cards if layout.card == "ranked" else 0
+    left = {memory.id for memory in drawn}
+    cards = {memory_id for memory_id in left if is_card(memory_id)}
+    filled = len(cards) if layout.card == "ranked" else 0
     part, plain = _ranked_part(ranked, left, layout.slots - len(drawn) + layout.withhold + filled)
     candidates = plain[: layout.slots - len(drawn)]
     n_withheld = min(layout.withhold, len(candidates))
     withheld = {candidates[place] for place in keyed_sample(key, len(candidates), n_withheld)}
     chance = n_withheld / len(candidates) if n_withheld else 0.0
+    others = [memory for memory in drawn if memory.id not in part]
+    n_held = len(part) - n_withheld + len(others) - filled
+    shuffled = layout.placement == "shuffle"
+    slots = iter(keyed_permutation(key, n_held) if shuffled else range(n_held))
     rows = [
-        _ranked(memory_id, memory_id in left, 1.0 - chance if memory_id in candidates else 1.0)
+        _ranked(memory_id, memory_id in left, next(slots), 1.0 - chance if memory_id in candidates else 1.0)
         for memory_id in part
         if memory_id not in withheld
     ]
-    rows += [_drawn_row(memory, filled > 0) for memory in drawn if memory.id not in part]
-    lost = [
+    for memory in others:
+        arm = "card" if memory.id in cards else "random"
+        slot = None if filled and arm == "card" else next(slots)
+        rows.append(Exposure(memory.id, arm, True, slot, memory.propensity, True))
+    if shuffled or filled:
+        rows.sort(key=lambda row: n_held if row.slot is None else row.slot)
+    rows += [
         Exposure(memory_id, "withheld", False, None, chance, False, "withheld")
         for memory_id in candidates
         if memory_id in withheld
     ]
-    rows = [*_numbered(rows, layout, key), *lost]
-    gone = [memory.id for memory in drawn if memory.deleted and memory.id not in part]
+    gone = [memory.id for memory in others if memory.deleted]
     return stand_in(rows, gone, "deleted", ranked) if gone else tuple(rows)
 
 
@@ -95,20 +103,6 @@ def _ranked_part(ranked: Sequence[str], left: Collection[str], wanted: int) -> t
     return part, plain
 
 
-def _drawn_row(memory: Drawn, cards_filled: bool) -> Exposure:
-    if is_card(memory.id):
-        return Exposure(memory.id, "card", True, None if cards_filled else 0, memory.propensity, True)
-    return Exposure(memory.id, "random", True, 0, memory.propensity, True)
-
-
-def _numbered(rows: Sequence[Exposure], layout: Layout, key: int) -> list[Exposure]:
-    """Number the slots of the rows that have one: in order, or shuffled."""
-    held = [row for row in rows if row.slot is not None]
-    order = keyed_permutation(key, len(held)) if layout.placement == "shuffle" else range(len(held))
-    slotted = [row.at(slot) for row, slot in zip(held, order, strict=True)]
-    return sorted(slotted, key=lambda row: row.slot or 0) + [row for row in rows if row.slot is None]
-
-
 def stand_in(
     rows: Sequence[Exposure], gone: Collection[str], reason: str, ranked: Sequence[str]
 ) -> tuple[Exposure, ...]:
@@ -121,12 +115,12 @@ def stand_in(
         if row.memory_id not in gone:
             (kept if row.slot is not None else lost).append(row)
             continue
-        lost.append(replace(row, slot=None, delivered=False, reason=reason))
+        lost.append(row._replace(slot=None, delivered=False, reason=reason))
         substitute = next(spare, None)
         if substitute is not None:
-            kept.append(replace(_ranked(substitute, False, 1.0), slot=row.slot))
+            kept.append(_ranked(substitute, False, row.slot, 1.0))
     return (*kept, *lost)
 
 
-def _ranked(memory_id: str, assigned: bool, propensity: float) -> Exposure:
-    return Exposure(memory_id, "ranked", assigned, 0, propensity, True)
+def _ranked(memory_id: str, assigned: bool, slot: int | None, propensity: float) -> Exposure:
+    return Exposure(memory_id, "ranked", assigned, slot, propensity, True)

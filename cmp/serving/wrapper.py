@@ -180,7 +180,8 @@ class RandomizedRetriever:
                 f"round {round_id!r} holds no {unknown[:3]!r}; pass ids of its context's items"
             )
         self.log.amend(
-            round_id, [replace(rows[memory_id], delivered=False, reason="trimmed") for memory_id in trimmed]
+            round_id,
+            [rows[memory_id]._replace(delivered=False, reason="trimmed") for memory_id in trimmed],
         ).result()
 
     def stats(self) -> dict[str, float]:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import cmp
 from cmp.cli import app
 from cmp.cli.output import show, without_formulas
+from tests.damage import exposure
 from tests.serving.stores import store, wrapped
 
 runner = CliRunner()
@@ -84,7 +85,7 @@ def test_auc_and_support_read_labels(log, tmp_path):
 def test_findings_end_with_1(log):
     assert "no findings" in run("validate", log)
     with sqlite3.connect(log) as connection:
-        connection.execute("UPDATE exposures SET propensity = 2 WHERE rowid = 1")
+        connection.execute(f"UPDATE exposures SET propensity = 2 WHERE {exposure()}")
     connection.close()
     assert "no probability" in run("validate", log, code=1)
     assert json.loads(run("validate", log, "--format", "json", code=1))[0]["table"] == "exposures"

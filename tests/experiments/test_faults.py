@@ -12,6 +12,7 @@ import pytest
 from cmp.log import open_log
 from experiments.fault_account import SHOULD_BE_ZERO, Account, account, read_notes
 from experiments.fault_writer import Notes, Store, wrapped
+from tests.damage import exposure
 
 
 @pytest.fixture
@@ -37,13 +38,11 @@ def test_a_log_nothing_happened_to_is_clean(folder: Path) -> None:
 
 DAMAGE = {
     "lost": "DELETE FROM rounds WHERE round_id = 'w-3'; DELETE FROM exposures WHERE round_id = 'w-3'",
-    "half_rounds": "DELETE FROM exposures WHERE rowid = (SELECT min(rowid) FROM exposures WHERE assigned)",
-    "slots_without_row": "DELETE FROM exposures WHERE rowid = "
-    "(SELECT min(rowid) FROM exposures WHERE arm = 'random')",
-    "foreign_ids": "UPDATE exposures SET memory_id = 'b/1' WHERE rowid = "
-    "(SELECT min(rowid) FROM exposures WHERE round_id = 'w-0')",
+    "half_rounds": f"DELETE FROM exposures WHERE {exposure('assigned')}",
+    "slots_without_row": "DELETE FROM exposures WHERE " + exposure("arm = 'random'"),
+    "foreign_ids": "UPDATE exposures SET memory_id = 'b/1' WHERE " + exposure("round_id = 'w-0'"),
     "imbalance": "UPDATE rounds SET block_row = 10000 WHERE round_id = 'w-4'",
-    "other_findings": "UPDATE exposures SET arm = 'lucky' WHERE rowid = 1",
+    "other_findings": f"UPDATE exposures SET arm = 'lucky' WHERE {exposure()}",
 }
 
 

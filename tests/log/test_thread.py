@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -106,3 +107,54 @@ def test_a_thread_that_refuses_says_why_to_every_job():
         pass
     thread.end(pytest.fail)
     assert thread.is_busy and not thread.is_awake
+
+
+def test_a_job_is_done_where_it_is_asked_unless_that_would_hold_somebody_up():
+    thread, release = WriterThread(), threading.Event()
+
+    def ask():
+        done = thread.here(threading.get_ident)
+        assert done is not None
+        assert done.result() == threading.get_ident()
+        failed = thread.here(lambda: 1 // 0)
+        assert failed is not None
+        assert isinstance(failed.exception(), ZeroDivisionError)
+
+        hung = thread.submit(release.wait)
+        assert thread.here(pytest.fail) is None
+        release.set()
+        hung.result()
+        thread.rest(1)
+        assert thread.here(pytest.fail) is None
+        thread.wake()
+        assert thread.here(int) is not None
+
+    async def ask_on_a_loop():
+        return thread.here(pytest.fail)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(ask).result()
+        assert pool.submit(lambda: asyncio.run(ask_on_a_loop())).result() is None
+    assert thread.here(pytest.fail) is None, "a signal may interrupt the main thread"
+
+
+def test_jobs_done_here_and_there_are_never_done_at_once():
+    thread, at_work, stop = WriterThread(), threading.Lock(), time.monotonic() + 0.5
+    counts = {"here": 0, "there": 0}
+
+    def job(where):
+        assert at_work.acquire(blocking=False)
+        counts[where] += 1
+        at_work.release()
+
+    def ask():
+        while time.monotonic() < stop:
+            if (done := thread.here(lambda: job("here"))) is None:
+                done = thread.submit(lambda: job("there"))
+            done.result()
+
+    with ThreadPoolExecutor(4) as pool:
+        for asked in [pool.submit(ask) for _ in range(4)]:
+            asked.result()
+    assert min(counts.values()) > 0
+    assert not thread.is_busy

@@ -7,6 +7,7 @@ import sqlite3
 import pytest
 
 import cmp
+from tests.damage import exposure
 from tests.serving.stores import store, wrapped
 
 
@@ -32,17 +33,16 @@ def test_the_uniform_design_has_no_table_and_no_last_row(tmp_path):
 
 
 DAMAGE = {
-    "propensity is no probability": "UPDATE exposures SET propensity = 1.5 WHERE rowid = 2",
-    "arm is unknown": "UPDATE exposures SET arm = 'lucky' WHERE rowid = 2",
+    "propensity is no probability": f"UPDATE exposures SET propensity = 1.5 WHERE {exposure()}",
+    "arm is unknown": f"UPDATE exposures SET arm = 'lucky' WHERE {exposure()}",
     "value is not finite": "UPDATE outcomes SET value = 9e999 WHERE round_id = 'r03'",
     "it is an orphan": "UPDATE outcomes SET round_id = 'gone' WHERE round_id = 'r03'",
-    "its round is not in the log": "UPDATE exposures SET round_id = 'gone' WHERE rowid = 2",
+    "its round is not in the log": f"UPDATE exposures SET round_id = 'gone' WHERE {exposure()}",
     "its block is not in the log": "DELETE FROM blocks WHERE rowid = 1",
     "its block belongs to another scope": "UPDATE rounds SET scope = 't' WHERE round_id = 'r03'",
-    "it does not hold k assigned": "DELETE FROM exposures "
-    "WHERE rowid = (SELECT min(rowid) FROM exposures WHERE assigned)",
-    "drawn from outside its block's roster": "UPDATE exposures SET memory_id = 'zz' "
-    "WHERE rowid = (SELECT min(rowid) FROM exposures WHERE arm = 'random')",
+    "it does not hold k assigned": f"DELETE FROM exposures WHERE {exposure('assigned')}",
+    "drawn from outside its block's roster": "UPDATE exposures SET memory_id = 'zz' WHERE "
+    + exposure("arm = 'random'"),
     "propensity is not planned / length": "UPDATE exposures SET propensity = 0.5 WHERE arm = 'random'",
     "row is not in its block's table": "UPDATE rounds SET block_row = 99 WHERE round_id = 'r03'",
     "row of the table was used twice": "UPDATE rounds SET block_row = 1 WHERE round_id = 'r03'",

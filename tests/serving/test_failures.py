@@ -7,6 +7,7 @@ import logging
 import math
 import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 import numpy as np
@@ -39,6 +40,11 @@ def test_a_log_that_cannot_be_written_serves_the_base_ranking_with_a_warning(tmp
     assert cmp.validate_log(memory.log) == []
 
 
+def in_a_thread(ask):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(ask).result()
+
+
 @contextmanager
 def locked(path):
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -46,13 +52,15 @@ def locked(path):
         yield
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_locked_log_holds_a_request_up_no_longer_than_the_timeout(tmp_path, asynchronous):
+@pytest.mark.parametrize("where", ["main thread", "worker thread", "event loop"])
+def test_a_locked_log_holds_a_request_up_no_longer_than_the_timeout(tmp_path, where):
     memory = wrapped(tmp_path, store(20, ["m1", "m2", "m3", "m4"]), log_timeout=0.1)
 
     def retrieve():
-        if asynchronous:
+        if where == "event loop":
             return asyncio.run(memory.aretrieve("q", scope="s"))
+        if where == "worker thread":
+            return in_a_thread(lambda: memory.retrieve("q", scope="s"))
         return memory.retrieve("q", scope="s")
 
     retrieve()
@@ -68,6 +76,31 @@ def test_a_locked_log_holds_a_request_up_no_longer_than_the_timeout(tmp_path, as
     assert memory.stats()["fallback.log_timeout"] == 3
     assert retrieve().randomized
     assert cmp.validate_log(memory.log) == []
+
+
+def test_a_worker_thread_gets_its_turn_when_the_lock_is_let_go_of(tmp_path):
+    memory = wrapped(tmp_path, store(20, ["m1", "m2", "m3", "m4"]))
+    memory.retrieve("q", scope="s")
+    for held in (0.0, 0.005, 0.1):
+        with ThreadPoolExecutor(1) as pool, locked(tmp_path / "x.db"):
+            asked = pool.submit(memory.retrieve, "q", scope="s")
+            time.sleep(held)
+            assert held == 0 or not asked.done()
+        assert asked.result().randomized
+    assert cmp.validate_log(memory.log) == []
+
+
+def test_the_write_ahead_log_does_not_grow_with_the_rounds(tmp_path, monkeypatch):
+    monkeypatch.setattr("cmp.log.sqlite.COMMITS_A_CHECKPOINT", 50)
+    memory = wrapped(tmp_path, store(20, ["m1", "m2", "m3", "m4"]))
+
+    def ask(n):
+        for _ in range(n):
+            memory.retrieve("q", scope="s")
+        return (tmp_path / "x.db-wal").stat().st_size
+
+    first = in_a_thread(lambda: ask(200))
+    assert in_a_thread(lambda: ask(1000)) < 2 * first
 
 
 def test_a_flush_with_nothing_left_to_write_does_not_need_the_database(tmp_path):
