@@ -33,7 +33,8 @@ __all__ = ["SQLiteLog"]
 SYNCHRONOUS: Final = {"process": "NORMAL", "power": "FULL", "queued": "NORMAL"}
 BUSY_SECONDS: Final = 10.0
 
-#: How long a request itself tries to be the one that writes, and how often; then the writer thread waits for it.
+#: How long a request itself tries to be the one that writes, and its first pause between two tries, each twice the one
+#: before: where many contend, few at a time get more done. Then the writer thread waits for its turn.
 MOMENT_SECONDS: Final = 0.02
 PAUSE_SECONDS: Final = 0.0005
 
@@ -152,7 +153,7 @@ class SQLiteLog(WritingLog):
 
     def _begin(self, session: Session, *, patient: bool = True) -> None:
         self._be(session, patient)
-        give_up = 0.0
+        give_up, pause = 0.0, PAUSE_SECONDS
         while True:
             try:
                 session.execute("BEGIN IMMEDIATE")
@@ -163,7 +164,8 @@ class SQLiteLog(WritingLog):
                 give_up = give_up or now + MOMENT_SECONDS
                 if now > give_up:
                     raise NotNowError from error
-                time.sleep(PAUSE_SECONDS)
+                time.sleep(pause)
+                pause *= 2
             else:
                 return
 

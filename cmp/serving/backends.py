@@ -53,7 +53,7 @@ class Backend:
         """
         first: dict[str, Hit[Any]] = {}
         for position, item in enumerate(found):
-            hit = self._hit(item, f"result {position} of the retriever")
+            hit = self._hit(item, "result {} of the retriever", position)
             first.setdefault(hit.id, hit)
         return list(first.values())
 
@@ -80,8 +80,7 @@ class Backend:
         items = found.values() if isinstance(found, Mapping) else found
         hits = {
             hit.id: hit
-            for hit in (self._hit(item, f"item {i} that get() returned") for i, item in enumerate(items))
-            if hit is not None
+            for hit in (self._hit(item, "item {} that get() returned", i) for i, item in enumerate(items))
         }
         foreign = hits.keys() - set(wanted)
         if foreign:
@@ -97,11 +96,14 @@ class Backend:
             )
         return hits
 
-    def _hit(self, item: Any, where: str) -> Hit[Any]:
+    def _hit(self, item: Any, where: str, position: int) -> Hit[Any]:
         if isinstance(item, Hit):
-            canonical_id(item.id, where)
+            if not (
+                type(item.id) is str and item.id and item.id.isascii()
+            ):  # a common id need not be read twice
+                canonical_id(item.id, where.format(position))
             return item
-        return Hit(canonical_id(self.id_of(item), where), item)
+        return Hit(canonical_id(self.id_of(item), where.format(position)), item)
 
 
 def own_id(item: Any) -> object:

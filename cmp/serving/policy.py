@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import index
 from typing import Any, Literal
 
@@ -127,8 +128,14 @@ class Policy:
 
     def stream(self, scope: Scope, group: str | None) -> str:
         """Name the series of blocks a round is dealt from; other settings of the design start another series."""
-        design = [self.allocation, self.random_slots, self.reference_cards, self.rounds_per_block]
-        return json.dumps([*design, scope.key, group], ensure_ascii=False)
+        return _stream(
+            self.allocation, self.random_slots, self.reference_cards, self.rounds_per_block, scope.key, group
+        )
+
+
+@lru_cache(maxsize=4096)
+def _stream(*parts: str | int | None) -> str:
+    return json.dumps(parts, ensure_ascii=False)
 
 
 def _whole(name: str, value: Any, least: int) -> int:
