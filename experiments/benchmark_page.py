@@ -129,7 +129,8 @@ process, and is the figure that a busy machine changes least. The record beside 
 there were and how busy they were before.
 
 A block of {count(block["pool"])} memories was ready {block["seconds"]:.1f} s after the first request for it. The
-{count(block["requests_meanwhile"])} requests for the same pool meanwhile were served the base ranking: {meanwhile}. The
+{count(block["requests_meanwhile"])} requests for the same pool meanwhile were served the base ranking: {meanwhile} (the
+first one waits until the pool is listed). The
 process held {block["peak_extra_mb"]:.0f} MB more at the peak than before.
 
 {left_out}

@@ -33,7 +33,7 @@ Waiting: TypeAlias = Queued | Note
 logger = logging.getLogger("cmp.log")
 
 #: Roster rows written in one transaction; rounds of this and of other processes go on between two of them.
-STAGED_AT_ONCE: Final = 1000
+STAGED_AT_ONCE: Final = 2000
 #: Blocks whose tables a process keeps.
 BLOCKS_KEPT: Final = 256
 #: How often a transaction that lost a race is tried.
