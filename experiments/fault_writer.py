@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -63,11 +64,16 @@ def wrapped(
 
 
 class Notes:
-    """Asks, and notes each answer as a line of JSON."""
+    """Asks, and notes each answer as a line of JSON.
+
+    Every other request comes from a thread of its own: such a round is written where it is asked, while those of the
+    main thread are handed to the log's writer thread.
+    """
 
     def __init__(self, path: Path, name: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        self._names = (f"{name}-{number}" for number in count())
+        self._numbers, self._name = count(), name
+        self._worker = ThreadPoolExecutor(1)
 
     def __enter__(self) -> Self:
         return self
@@ -75,11 +81,18 @@ class Notes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._worker.shutdown()
         os.close(self._file)
 
     def ask(self, memory: RandomizedRetriever, scope: str, query: str = "q") -> Context | None:
         """Ask once; a request that fails is noted and None is returned."""
-        round_id = next(self._names)
+        number = next(self._numbers)
+        if number % 2:
+            return self._worker.submit(self._ask, number, memory, scope, query).result()
+        return self._ask(number, memory, scope, query)
+
+    def _ask(self, number: int, memory: RandomizedRetriever, scope: str, query: str) -> Context | None:
+        round_id = f"{self._name}-{number}"
         started = time.perf_counter()
         try:
             context = memory.retrieve(query, scope=scope, round_id=round_id)
