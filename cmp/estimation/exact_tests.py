@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
-import numpy.typing as npt
 
 from cmp.estimation.sums import FloatArray, IntArray
 
@@ -11,6 +12,9 @@ __all__ = ["MAX_EXACT_SUPPORT", "conditional_p_values"]
 
 #: Largest range of the sum of exposed successes that is convolved; beyond it, CMH's normal approximation.
 MAX_EXACT_SUPPORT = 2000
+
+#: Masses held at once.
+_AT_ONCE = 4_000_000
 
 #: Outcomes as likely as the observed one up to this factor count as being so (R's fisher.test uses the same).
 _TIE = 1.0 + 1e-7
@@ -55,47 +59,82 @@ def conditional_p_values(
     """
     used = (n1 > 0) & (n0 > 0)
     order = np.lexsort((n1[used], (x1 + x0)[used], (n1 + n0)[used], memory[used]))
-    strata = np.stack([(n1 + n0)[used], n1[used], (x1 + x0)[used]], axis=1)[order]
+    margins = np.stack([(n1 + n0)[used], n1[used], (x1 + x0)[used]], axis=1)[order]
     owner = memory[used][order]
     observed = np.bincount(owner, weights=x1[used][order], minlength=n_memories).astype(np.int64)
     result = np.full(n_memories, np.nan)
-    known: dict[bytes, tuple[int, FloatArray] | None] = {}
-    for rows in np.split(np.arange(len(owner)), np.flatnonzero(np.diff(owner)) + 1):
-        if not len(rows):
-            continue
-        mine, row = strata[rows], owner[rows[0]]
-        key = mine.tobytes()
-        if key not in known:
-            known[key] = _two_sided_table(mine)
-        table = known[key]
-        result[row] = _normal_p(mine, observed[row]) if table is None else table[1][observed[row] - table[0]]
+    low, high = _range_of_sums(margins)
+    first, size = (
+        np.bincount(owner, weights=v, minlength=n_memories).astype(np.int64) for v in (low, high - low)
+    )
+    n_strata = np.bincount(owner, minlength=n_memories)
+    is_small = size <= MAX_EXACT_SUPPORT
+    for rows in _portions(n_strata, np.where(is_small, size, 0)):
+        exact = rows[is_small[rows]]
+        begin = np.searchsorted(owner, exact)
+        masses = _masses_of_sums(margins, begin, n_strata[exact], int(size[exact].max(initial=0)))
+        result[exact] = _two_sided(masses, observed[exact] - first[exact])
+    for row in np.flatnonzero((n_strata > 0) & ~is_small):
+        mine = margins[np.searchsorted(owner, row) :][: n_strata[row]]
+        result[row] = _normal_p(mine, int(observed[row]))
     return result
 
 
-def _two_sided_table(strata: IntArray) -> tuple[int, FloatArray] | None:
-    """Return the least possible sum and the two-sided p-value at every possible one; None where too many."""
-    n, n1, k = strata.T
-    low, high = np.maximum(0, n1 + k - n), np.minimum(n1, k)
-    if int((high - low).sum()) > MAX_EXACT_SUPPORT:
-        return None
-    pmf = np.ones(1)
-    for margins, first, last in zip(strata, low, high, strict=True):
-        pmf = np.convolve(pmf, _hypergeometric(margins, int(first), int(last)))
-    ascending = np.sort(pmf)
-    mass = np.r_[0.0, np.cumsum(ascending)]
-    p = mass[np.searchsorted(ascending, pmf * _TIE, side="right")]
-    return int(low.sum()), np.minimum(p / mass[-1], 1.0)
+def _range_of_sums(margins: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the least and greatest number of exposed successes of each stratum."""
+    n, n1, k = margins.T
+    return np.maximum(0, n1 + k - n), np.minimum(n1, k)
 
 
-def _hypergeometric(margins: npt.NDArray[np.int64], first: int, last: int) -> FloatArray:
+def _portions(n_strata: IntArray, size: IntArray) -> Iterator[IntArray]:
+    """Yield memories, those of similar size together, so that what is computed at once stays small."""
+    rows = np.flatnonzero(n_strata > 0)
+    rows = rows[np.argsort(size[rows], kind="stable")]
+    while len(rows):
+        reach = max(1, _AT_ONCE // (int(size[rows[-1]]) + 1))
+        yield rows[-reach:]
+        rows = rows[:-reach]
+
+
+def _masses_of_sums(margins: IntArray, begin: IntArray, n_strata: IntArray, size: int) -> FloatArray:
+    """Convolve each memory's hypergeometric masses: shape (memories, size + 1), from the least sum on."""
+    masses, reach = np.zeros((len(begin), size + 1)), 0
+    masses[:, 0] = 1.0
+    by_length = np.argsort(-n_strata, kind="stable")  # those that have no stratum left stay as they are
+    begin, n_strata = begin[by_length], n_strata[by_length]
+    for turn in range(int(n_strata.max(initial=0))):
+        left = int(np.searchsorted(-n_strata, -turn))
+        more = _hypergeometric(margins[begin[:left] + turn])
+        so_far = masses[:left, : reach + 1].copy()
+        shorter, longer = (more, so_far) if more.shape[1] <= reach else (so_far, more)
+        reach = min(size, reach + more.shape[1] - 1)
+        masses[:left] = 0.0
+        for x in range(min(shorter.shape[1], reach + 1)):
+            width = min(longer.shape[1], reach + 1 - x)
+            masses[:left, x : x + width] += shorter[:, x, None] * longer[:, :width]
+    return masses[np.argsort(by_length, kind="stable")]
+
+
+def _two_sided(masses: FloatArray, observed: IntArray) -> FloatArray:
+    """Sum the masses that are no greater than the observed one."""
+    own = np.take_along_axis(masses, observed[:, None], axis=1)
+    p: FloatArray = np.where(masses <= own * _TIE, masses, 0.0).sum(axis=1) / masses.sum(axis=1)
+    return np.minimum(p, 1.0)
+
+
+def _hypergeometric(margins: IntArray) -> FloatArray:
+    """Return the masses of each stratum's exposed successes, from its least on; 0 beyond its greatest."""
     from scipy.special import gammaln
 
-    n, n1, k = (int(value) for value in margins)
-    x = np.arange(first, last + 1)
-    log_pmf = -gammaln(x + 1) - gammaln(n1 - x + 1) - gammaln(k - x + 1) - gammaln(n - n1 - k + x + 1)
-    pmf: FloatArray = np.exp(log_pmf - log_pmf.max())
-    pmf /= pmf.sum()
-    return pmf
+    low, high = _range_of_sums(margins)
+    beyond = np.arange(int((high - low).max(initial=0)) + 1)
+    x = low[:, None] + beyond
+    possible = x <= high[:, None]
+    n, n1, k = (v[:, None] for v in margins.T)
+    x = np.where(possible, x, low[:, None])
+    log_mass = -gammaln(x + 1) - gammaln(n1 - x + 1) - gammaln(k - x + 1) - gammaln(n - n1 - k + x + 1)
+    mass = np.where(possible, np.exp(log_mass - log_mass.max(axis=1, keepdims=True)), 0.0)
+    return np.asarray(mass / mass.sum(axis=1, keepdims=True))
 
 
 def _normal_p(strata: IntArray, observed: int) -> float:
