@@ -6,14 +6,18 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 
 from cmp.errors import LogCorruptedError
+from cmp.log.parts import PARTS_ARE_BLOCKS, PARTS_KEY
 from cmp.log.reading import META_FILE, Log
-from cmp.log.schema import Table, check_version
+from cmp.log.schema import TABLES, Table, check_version
 
 __all__ = ["ParquetLog"]
+
+ALL: Final = "*.parquet"
 
 
 class ParquetLog(Log):
@@ -23,8 +27,8 @@ class ParquetLog(Log):
     different categories. Every known column is cast to the schema, every other one is kept.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.directory = Path(directory)
+    def __init__(self, directory: str | os.PathLike[str], *, part: str = ALL) -> None:
+        self.directory, self._part = Path(directory), part
         meta = self.directory / META_FILE
         if not meta.is_file():
             raise LogCorruptedError(
@@ -36,9 +40,11 @@ class ParquetLog(Log):
         except (ValueError, AttributeError) as error:
             raise LogCorruptedError(f"{meta} cannot be read ({error}); export the log again") from error
         check_version(self._meta.get("schema_version"), str(self.directory))
+        self._in_parts = self._meta.pop(PARTS_KEY, None) == PARTS_ARE_BLOCKS and part == ALL
 
     def __repr__(self) -> str:
-        return f"ParquetLog({str(self.directory)!r})"
+        part = "" if self._part == ALL else f", part={self._part!r}"
+        return f"ParquetLog({str(self.directory)!r}{part})"
 
     def meta(self) -> Mapping[str, str]:
         """Return the contents of the log's ``meta.json``."""
@@ -52,10 +58,21 @@ class ParquetLog(Log):
         LogCorruptedError
             Where a file cannot be read, or lacks a column that may not be null.
         """
-        files = sorted((self.directory / table.name).glob("*.parquet"))
+        files = self.files(table)
         if not files:
             return pl.LazyFrame(schema=table.frame_schema)
         return pl.concat([_conform(file, table) for file in files], how="diagonal_relaxed")
+
+    def files(self, table: Table) -> list[Path]:
+        """Return the files of one table in order."""
+        return sorted((self.directory / table.name).glob(self._part))
+
+    def parts(self) -> list[ParquetLog]:
+        """Return logs of whole blocks that together are this one: its parts, or itself where it does not say."""
+        if not self._in_parts:
+            return [self]
+        names = sorted({file.name for table in TABLES for file in self.files(table)})
+        return [ParquetLog(self.directory, part=name) for name in names] or [self]
 
 
 def _conform(file: Path, table: Table) -> pl.LazyFrame:

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import polars as pl
 
+from cmp.log.parts import PARTS_ARE_BLOCKS, PARTS_KEY, ROUNDS_PER_PART, write_parts
 from cmp.log.schema import BLOCKS, EXPOSURES, OUTCOMES, ROSTERS, ROUNDS, TABLES, Table
 
 __all__ = ["META_FILE", "Log"]
@@ -50,17 +51,37 @@ class Log(ABC):
         """One row for each memory of a block's roster, with the exposures planned for it."""
         return self.scan(ROSTERS)
 
-    def export(self, directory: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    def export(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        rounds_per_part: int = ROUNDS_PER_PART,
+    ) -> Path:
         """Write the log as Parquet, one folder a table, and return the directory.
 
         It is written beside the target and moved into place at the end: an interrupt leaves nothing half there.
         :func:`cmp.open_log` reads it back.
 
+        Parameters
+        ----------
+        directory
+            Where to write.
+        overwrite
+            Replace an exported log that is there.
+        rounds_per_part
+            A table is written in parts of about so many rounds, each part with all rounds of its blocks and all that
+            belongs to them, so that parts can be summed up one at a time.
+
         Raises
         ------
         FileExistsError
             Where the directory exists and is not empty, unless ``overwrite`` (which replaces only an exported log).
+        ValueError
+            For ``rounds_per_part`` below 1.
         """
+        if rounds_per_part < 1:
+            raise ValueError(f"rounds_per_part is {rounds_per_part!r}; give a whole number, 1 or more")
         target = Path(directory)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             if not overwrite:
@@ -74,11 +95,11 @@ class Log(ABC):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.{uuid4().hex}.partial")
         try:
-            for table in TABLES:
-                folder = partial / table.name
-                folder.mkdir(parents=True)
-                self.scan(table).collect().write_parquet(folder / "part-00000.parquet", statistics=True)
-            (partial / META_FILE).write_text(json.dumps(dict(self.meta()), indent=1, sort_keys=True), "utf-8")
+            write_parts(
+                {table.name: self.scan(table).collect() for table in TABLES}, partial, rounds_per_part
+            )
+            meta = {**self.meta(), PARTS_KEY: PARTS_ARE_BLOCKS}
+            (partial / META_FILE).write_text(json.dumps(meta, indent=1, sort_keys=True), "utf-8")
             if target.exists():
                 shutil.rmtree(target)
             partial.replace(target)

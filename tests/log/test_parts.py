@@ -1,0 +1,54 @@
+"""An exported log in parts: whole blocks, nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import cmp
+from cmp.log.schema import TABLES
+from tests.serving.stores import store, wrapped
+
+
+@pytest.fixture
+def served(tmp_path):
+    memory = wrapped(tmp_path, store(6, ["m1", "m2", "m3"]), holdout=0.2, random_slots=2)
+    for number in range(40):
+        context = memory.retrieve("q", scope="s", round_id=f"r{number:02}")
+        if number % 3:
+            memory.record(context.round_id, number % 2)
+    memory.record("unknown", 1.0)
+    return memory.log
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_the_parts_of_an_export_are_the_log_and_no_block_stands_in_two(served, tmp_path, size):
+    exported = cmp.open_log(served.export(tmp_path / "out", rounds_per_part=size))
+    parts = exported.parts()
+    assert len(parts) == (1 if size == 1000 else len(parts)) and (size == 1000 or len(parts) > 3)
+    for table in TABLES:
+        whole = pl.concat([part.scan(table).collect() for part in parts])
+        assert_frame_equal(whole, served.scan(table).collect(), check_row_order=False)
+        assert_frame_equal(exported.scan(table).collect(), whole)
+    blocks = [set(part.rounds().collect()["block_id"].drop_nulls()) for part in parts]
+    assert sum(map(len, blocks)) == len(set.union(*blocks))
+    for part in parts:
+        rounds = set(part.rounds().collect()["round_id"])
+        assert set(part.exposures().collect()["round_id"]) <= rounds
+        assert set(part.outcomes().collect()["round_id"]) <= rounds | {"unknown"}
+        assert set(part.rounds().collect()["block_id"].drop_nulls()) <= set(
+            part.blocks().collect()["block_id"]
+        )
+
+
+def test_files_that_do_not_say_they_belong_together_are_one_part(served, tmp_path):
+    target = served.export(tmp_path / "out", rounds_per_part=5)
+    meta = target / "meta.json"
+    meta.write_text(meta.read_text("utf-8").replace('"parts"', '"other"'), "utf-8")
+    assert len(cmp.open_log(target).parts()) == 1
+
+
+def test_a_part_without_a_round_is_refused(served, tmp_path):
+    with pytest.raises(ValueError, match="rounds_per_part is 0"):
+        served.export(tmp_path / "out", rounds_per_part=0)
