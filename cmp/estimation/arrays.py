@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy.typing as npt
 
 from cmp.errors import PositivityError
 from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies, describe_outcomes
-from cmp.estimation.inputs import read_booleans, read_outcomes
+from cmp.estimation.inputs import read_booleans, read_outcomes, read_strata
+from cmp.estimation.randomization import MemoryRounds
 from cmp.estimation.sums import FloatArray, IntArray, limb_sums, split_into_limbs
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate
@@ -57,7 +59,9 @@ def estimate(
     estimator
         ``"difference"``, ``"hajek"`` or ``"ht"``. They agree where propensities are the realized shares.
     interval
-        ``"auto"``, ``"newcombe"``, ``"moderated"``, ``"pooled"``, ``"neyman"`` or ``"welch"``.
+        ``"auto"``, ``"newcombe"``, ``"moderated"``, ``"pooled"``, ``"neyman"``, ``"welch"``, ``"randomization"`` (the
+        test of a constant effect, inverted) or ``"sequence"`` (holds at every look: strata are blocks, and each a
+        replicate).
     level
         Confidence level.
     weights
@@ -92,7 +96,7 @@ def estimate(
     analysis = Analysis(estimator=estimator, interval=interval, level=level, weights=weights, adjust=adjust)
     drawn = _assignment(assigned)
     y = _outcomes(outcomes, len(drawn))
-    stratum, n_strata = _strata(strata, len(drawn))
+    stratum, n_strata = read_strata(strata, len(drawn))
     allowed = _eligible(eligible, drawn.shape)
     pi = _propensities(propensity, drawn.shape, allowed)
     certain = np.zeros((1, 1), dtype=bool) if pi is None else (pi <= 0.0) | (pi >= 1.0)
@@ -123,8 +127,21 @@ def estimate(
         outcomes=_describe(y, stratum).of(family := np.zeros(n, dtype=np.int64)),
         family=family,
         analysis=analysis,
+        rounds_of=_rounds_of(drawn, y, stratum, allowed),
     )
     return Utilities(frame, analysis)
+
+
+def _rounds_of(
+    drawn: BoolArray, y: FloatArray, stratum: IntArray, allowed: BoolArray | None
+) -> Callable[[int], MemoryRounds]:
+    known = ~np.isnan(y)
+
+    def rounds_of(row: int) -> MemoryRounds:
+        rows = known if allowed is None else known & allowed[:, row]
+        return MemoryRounds(y[rows], drawn[rows, row], stratum[rows])
+
+    return rounds_of
 
 
 def _tallies(rounds: BoolArray, certain: BoolArray, pi: FloatArray | None) -> Tallies:
@@ -157,20 +174,6 @@ def _outcomes(outcomes: npt.ArrayLike, n_rounds: int) -> FloatArray:
     if y.shape != (n_rounds,):
         raise ValueError(f"outcomes have shape {y.shape} for {n_rounds} rounds; give one a round")
     return y
-
-
-def _strata(strata: npt.ArrayLike | None, n_rounds: int) -> tuple[IntArray, int]:
-    if strata is None:
-        return np.zeros(n_rounds, dtype=np.int64), 1
-    labels = np.asarray(strata)
-    if labels.shape != (n_rounds,):
-        raise ValueError(f"strata have shape {labels.shape} for {n_rounds} rounds; give one a round")
-    if labels.dtype.kind == "O" and any(label is None or label != label for label in labels):
-        raise ValueError("strata hold None or NaN; name the stratum of every round")
-    if labels.dtype.kind == "f" and np.isnan(labels).any():
-        raise ValueError("strata hold None or NaN; name the stratum of every round")
-    names, codes = np.unique(labels, return_inverse=True)
-    return codes.astype(np.int64), len(names)
 
 
 def _eligible(eligible: npt.ArrayLike | None, shape: tuple[int, ...]) -> BoolArray | None:
@@ -277,7 +280,8 @@ def _counted_cells(
         rest = [total - barred for total, barred in zip(rest, over(~allowed), strict=True)]
     control = [total - part for total, part in zip(rest, exposed, strict=True)]
     arm1, arm0 = (Arm.unweighted(*(limb.sum(axis=0) for limb in arm)) for arm in (exposed, control))
-    return Cells.unweighted(np.tile(np.arange(n), n_strata), np.repeat(offset, n), pi, arm1, arm0)
+    memory, place = np.tile(np.arange(n), n_strata), np.repeat(np.arange(n_strata), n)
+    return Cells.unweighted(memory, np.repeat(offset, n), pi, arm1, arm0, place=place)
 
 
 def _weighted_cells(
@@ -314,4 +318,5 @@ def _weighted_cells(
         scale=np.ones(n_strata * n),
         information=add(np.where(allowed & known[:, None], pi * (1.0 - pi), 0.0)),
         strata=np.ones(n_strata * n),
+        place=np.repeat(np.arange(n_strata), n),
     )

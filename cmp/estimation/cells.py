@@ -96,6 +96,8 @@ class Cells:
     """What a difference of the arms' means counts for in the estimate; 1 where it is the estimate."""
     information: FloatArray
     """Sum of pi (1 - pi) over rounds with an outcome: the design's n1 n0 / n; NaN where pi is unknown."""
+    place: IntArray
+    """Where the stratum stands in time, least first: what looks of a confidence sequence go by."""
 
     @classmethod
     def unweighted(
@@ -106,8 +108,9 @@ class Cells:
         exposed: Arm,
         control: Arm,
         strata: FloatArray | None = None,
+        place: IntArray | None = None,
     ) -> Cells:
-        """Return cells inside which the propensity is constant."""
+        """Return cells inside which the propensity is constant; without a ``place``, in the order they come in."""
         with np.errstate(divide="ignore", invalid="ignore"):  # cells at 0 or 1 are left out by the caller
             second_moment = sum(
                 (arm.squares + 2.0 * offset * arm.total + offset**2 * arm.n) / chance**2
@@ -125,6 +128,7 @@ class Cells:
             np.full(len(memory), np.nan),
             np.ones(len(memory)),
             (exposed.n + control.n) * propensity * (1.0 - propensity),
+            np.arange(len(memory)) if place is None else place,
         )
 
     def select(self, rows: BoolArray) -> Cells:

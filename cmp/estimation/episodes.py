@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
-__all__ = ["memories_with_shared_outcomes"]
+from cmp.estimation.cells import BoolArray
+from cmp.estimation.clusters import Clusters
+from cmp.estimation.sums import IntArray
+
+__all__ = ["clusters_of_rounds", "memories_with_shared_outcomes"]
 
 
 def memories_with_shared_outcomes(
@@ -28,21 +33,22 @@ def memories_with_shared_outcomes(
     known = rounds.filter(pl.col("episode_id").is_not_null() & pl.col("y").is_not_null())
     shared = known.filter(pl.len().over(*family, "episode_id") > 1)
     drawn_by_chance = rosters.filter((pl.col("planned") > 0) & (pl.col("planned") < pl.col("length")))
-    # a stratum with an episode of two rounds decides for all that were eligible throughout: no need to list rounds
-    within = (
-        shared.filter(pl.len().over(*family, "block_id", "episode_id") > 1)
-        .select(*family, "block_id")
-        .unique()
-    )
+    # a block with more episodes of two rounds than the memory was barred from decides: no need to list its rounds
+    within = shared.filter(pl.len().over(*family, "block_id", "episode_id") > 1)
+    episodes = within.group_by(*family, "block_id").agg(episodes=pl.col("episode_id").n_unique())
     hindered = (
-        barred.join(known.select("round_id", "block_id"), on="round_id")
-        .select("block_id", "memory_id")
+        barred.join(within.select("round_id", *family, "block_id", "episode_id"), on="round_id")
+        .group_by(*family, "block_id", "memory_id")
+        .agg(hindered=pl.col("episode_id").n_unique())
+    )
+    sure = (
+        drawn_by_chance.filter(pl.col("removed_row").is_null())
+        .join(episodes, on="block_id")
+        .join(hindered, on=[*family, "block_id", "memory_id"], how="left")
+        .filter(pl.col("hindered").fill_null(0) < pl.col("episodes"))
+        .select(key)
         .unique()
     )
-    throughout = drawn_by_chance.filter(pl.col("removed_row").is_null()).join(
-        hindered, on=["block_id", "memory_id"], how="anti"
-    )
-    sure = throughout.join(within, on="block_id").select(key).unique()
     rest = (
         drawn_by_chance.join(shared.select(*family, "block_id").unique(), on="block_id")
         .join(sure, on=key, how="anti")
@@ -55,3 +61,99 @@ def memories_with_shared_outcomes(
     )
     twice = rest.filter(pl.len().over(*key, "episode_id") > 1).select(key).unique()
     return pl.concat([sure, twice])
+
+
+def clusters_of_rounds(
+    rounds: pl.DataFrame,
+    cells: pl.DataFrame,
+    events: pl.DataFrame,
+    withheld: pl.DataFrame,
+    shared: BoolArray,
+    family: IntArray,
+) -> Clusters | None:
+    """Count rounds with an outcome by cell and episode; None where no memory has two eligible rounds of an episode.
+
+    Parameters
+    ----------
+    rounds
+        Randomized rounds: ``round_id``, ``block_id``, ``family`` and ``stratum`` (codes; null for a stratum without
+        cells), ``episode_id``, ``y``.
+    cells
+        The cells of draws in their order: ``row``, ``stratum``, ``memory_id``.
+    events
+        ``round_id``, ``memory_id``, ``drawn``: rounds in which an eligible memory was drawn (True), and in which a
+        memory was in no arm.
+    withheld
+        Rounds that kept or withheld a ranked memory: ``round_id``, ``row``, ``place`` (from 0, a code of their cells,
+        which follow those of draws), ``away``.
+    shared, family
+        Shape (M,): what :func:`memories_with_shared_outcomes` found, and codes of families.
+    """
+    if not shared.any():
+        return None
+    known, across = _known_rounds(rounds, np.unique(family[shared]))
+    n_strata = len(cells["stratum"].unique())
+    placed = cells.select("stratum", "memory_id").with_row_index("cell")
+    drawn = (
+        events.join(known.select("round_id", "stratum", "episode"), on="round_id")
+        .join(placed, on=["stratum", "memory_id"])
+        .select("cell", "stratum", "episode", exposed="drawn", away=pl.lit(True))
+    )
+    ranked = withheld.join(known.select("round_id", "episode"), on="round_id").select(
+        (pl.col("place") + cells.height).cast(pl.UInt32).alias("cell"),
+        (pl.col("place").cast(pl.Int64) + n_strata).alias("stratum"),
+        "episode",
+        exposed=~pl.col("away"),
+        away=~pl.col("away"),
+    )
+    parts, touched = _counted(known, drawn, ranked)
+    own_cells = withheld.select(pl.col("row", "place").cast(pl.Int64)).unique().sort("place")
+    return Clusters(
+        shared=shared,
+        across=np.isin(family, across),
+        memory=_codes(pl.concat([cells["row"].cast(pl.Int64), own_cells["row"]])),
+        stratum=_codes(pl.concat([cells["stratum"], own_cells["place"] + n_strata])),
+        part_stratum=_codes(parts["stratum"]),
+        part_episode=_codes(parts["episode"]),
+        part_rounds=parts["rounds"].to_numpy(),
+        cell=_codes(touched["cell"]),
+        part=_codes(touched["part"]),
+        exposed=touched["exposed"].to_numpy(),
+        away=touched["away"].to_numpy(),
+    )
+
+
+def _known_rounds(rounds: pl.DataFrame, families: IntArray) -> tuple[pl.DataFrame, IntArray]:
+    """Return families' known rounds and a code of their ``episode``; the families with an episode of two blocks."""
+    wanted = pl.Series(families).implode()
+    known = rounds.filter(pl.col("y").is_not_null() & pl.col("family").is_in(wanted))
+    own = pl.when(pl.col("episode_id").is_null()).then("round_id").alias("own")
+    code = pl.struct("family", "episode_id", own).rank("dense").cast(pl.Int64) - 1
+    known = known.with_columns(episode=code)
+    across = known.group_by("family", "episode").agg(pl.col("block_id").n_unique() > 1).filter("block_id")
+    return known, _codes(across["family"])
+
+
+def _counted(
+    known: pl.DataFrame, drawn: pl.DataFrame, ranked: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Count rounds by stratum and episode, and by cell and such part."""
+    parts = (
+        pl.concat([known.select("stratum", "episode").drop_nulls(), ranked.select("stratum", "episode")])
+        .group_by("stratum", "episode")
+        .agg(rounds=pl.len().cast(pl.Float64))
+        .sort("stratum", "episode")
+        .with_row_index("part")
+    )
+    touched = (
+        pl.concat([drawn, ranked])
+        .join(parts, on=["stratum", "episode"])
+        .group_by("cell", "part")
+        .agg(pl.col("exposed", "away").sum().cast(pl.Float64))
+        .sort("cell", "part")
+    )
+    return parts, touched
+
+
+def _codes(series: pl.Series) -> IntArray:
+    return series.cast(pl.Int64).to_numpy()

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cmp.estimation.cells import BoolArray, Cells
-from cmp.estimation.sums import FloatArray, group_sums, order_free_sums
+from cmp.estimation.moments import Moments, sum_strata
+from cmp.estimation.sums import FloatArray, group_sums
 
 __all__ = ["ESTIMATORS", "WEIGHTS", "Contrast", "combine_strata"]
 
@@ -24,12 +25,18 @@ class Contrast:
 
     cells: Cells
     """Only the cells with both arms; for Horvitz-Thompson, all that hold an outcome and know their propensity."""
+    kept: BoolArray
+    """Which of the cells given these are."""
+    raw: FloatArray
+    """(C,) weight of each cell."""
     share: FloatArray
-    """(C,) weight of each cell; they add up to 1 within a memory."""
+    """(C,) the same over its sum within a memory."""
     mean1: FloatArray
     """(C,) exposed mean less the cell's offset."""
     mean0: FloatArray
     """(C,) control mean less the cell's offset."""
+    uneven: BoolArray
+    """(C,) whether the cell holds other than just the exposures its propensity says."""
     utility: FloatArray
     gap: FloatArray
     """Difference of the arms' means, which is the utility unless cells have a centre of their own."""
@@ -46,6 +53,13 @@ class Contrast:
     """Of these, strata with an empty arm."""
     design_count: BoolArray
     """Whether every cell holds just the exposures its propensity says, so that the three estimators agree."""
+
+    @property
+    def moments(self) -> Moments:
+        """Sums over the strata of each memory: all that intervals need, but for exact tests."""
+        means = self.mean1, self.mean0, self.mean1 - self.mean0
+        n_paired = self.n_strata - self.n_strata_empty
+        return sum_strata(self.cells, self.raw, means, self.uneven, self.n_strata, n_paired)
 
     def sum_cells(self, values: FloatArray) -> FloatArray:
         """Sum an array over the cells of each memory."""
@@ -85,32 +99,30 @@ def combine_strata(cells: Cells, n_memories: int, *, estimator: str, weights: st
     n_both = group_sums(cells.memory, both, n_memories)
     kept = both | (seen & np.isfinite(cells.information)) if estimator == "ht" else both
     used = cells if kept.all() else cells.select(kept)
-    n_used = group_sums(used.memory, kept[kept], n_memories)
     n1, n0 = used.exposed.n, used.control.n
     raw = n1 * n0 / (n1 + n0) if weights == "precision" else n1 + n0
     if estimator == "ht" and weights == "precision":
         raw = np.where(np.isfinite(used.information), used.information, raw)
-    share = raw / group_sums(used.memory, raw, n_memories)[used.memory]
     mean1, mean0, gap, fixed = _cell_means(used, estimator)
-
-    def average(values: FloatArray) -> FloatArray:
-        return np.where(n_used > 0, order_free_sums(used.memory, share * values, n_memories), np.nan)
-
+    sums = sum_strata(used, raw, (mean1, mean0, gap), ~fixed, n_strata, n_both)
     return Contrast(
         cells=used,
-        share=share,
+        kept=kept,
+        raw=raw,
+        share=raw / sums.weight[used.memory],
         mean1=mean1,
         mean0=mean0,
-        utility=average(np.where(np.isnan(used.centre), gap, used.centre)),
-        gap=average(gap),
-        scale=average(used.scale),
-        mean_exposed=average(used.offset + mean1),
-        mean_control=average(used.offset + mean0),
-        n1=group_sums(used.memory, n1, n_memories),
-        n0=group_sums(used.memory, n0, n_memories),
+        uneven=~fixed,
+        utility=sums.utility,
+        gap=sums.gap,
+        scale=sums.scale,
+        mean_exposed=sums.mean_exposed,
+        mean_control=sums.mean_control,
+        n1=sums.rounds1,
+        n0=sums.rounds0,
         n_strata=n_strata,
         n_strata_empty=n_strata - n_both,
-        design_count=group_sums(used.memory, ~fixed, n_memories) == 0,
+        design_count=sums.has_design_count,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from cmp.estimation.sums import FloatArray, IntArray
 
-__all__ = ["MAX_EXACT_SUPPORT", "conditional_p_values"]
+__all__ = ["MAX_EXACT_SUPPORT", "conditional_p_values", "p_values_of_margins"]
 
 #: Largest range of the sum of exposed successes that is convolved; beyond it, CMH's normal approximation.
 MAX_EXACT_SUPPORT = 2000
@@ -58,10 +58,25 @@ def conditional_p_values(
     0.033333
     """
     used = (n1 > 0) & (n0 > 0)
-    order = np.lexsort((n1[used], (x1 + x0)[used], (n1 + n0)[used], memory[used]))
-    margins = np.stack([(n1 + n0)[used], n1[used], (x1 + x0)[used]], axis=1)[order]
-    owner = memory[used][order]
-    observed = np.bincount(owner, weights=x1[used][order], minlength=n_memories).astype(np.int64)
+    observed = np.bincount(memory[used], weights=x1[used], minlength=n_memories).astype(np.int64)
+    return p_values_of_margins(memory[used], (n1 + n0)[used], n1[used], (x1 + x0)[used], observed)
+
+
+def p_values_of_margins(
+    memory: IntArray, n: IntArray, n1: IntArray, successes: IntArray, observed: IntArray
+) -> FloatArray:
+    """Return the p-values of :func:`conditional_p_values` from the margins of strata with rounds in both arms.
+
+    Parameters
+    ----------
+    memory, n, n1, successes
+        Shape (C,), which memory each stratum belongs to, its rounds, the exposed ones, the successes of both arms.
+    observed
+        Shape (M,), successes among the exposed over all of a memory's strata.
+    """
+    order = np.lexsort((n1, successes, n, memory))
+    margins, owner = np.stack([n, n1, successes], axis=1)[order], memory[order]
+    n_memories = len(observed)
     result = np.full(n_memories, np.nan)
     low, high = _range_of_sums(margins)
     first, size = (

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import polars as pl
 
 from cmp.design.cards import CARD_PREFIX
 from cmp.estimation.cards import against_cards
+from cmp.estimation.carryover import CARRYOVER
 from cmp.estimation.cells import Cells
+from cmp.estimation.clusters import Clusters
+from cmp.estimation.from_rows import RowLog, utilities_of_rows
+from cmp.estimation.merging import STRATA, merge_short_strata
 from cmp.estimation.missing import check_range
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.settled import LogFrames
@@ -21,18 +27,21 @@ __all__ = ["utilities"]
 
 
 def utilities(
-    log: LogFrames,
+    log: LogFrames | RowLog,
     by: str = "memory",
     estimator: str = "difference",
     interval: str = "auto",
     level: float = 0.95,
     reference: str = "pool",
-    metric: str = "reward",
+    metric: str | Sequence[str] = "reward",
     adjust: str = "bh",
     engine: str = "polars",
     *,
     weights: str = "precision",
     outcome_range: tuple[float, float] | None = None,
+    carryover: str = "include",
+    window: timedelta | None = None,
+    strata: str = "block",
 ) -> Utilities:
     """Estimate every memory's utility from a log, each with its interval or the reason why it has none.
 
@@ -44,7 +53,8 @@ def utilities(
     Parameters
     ----------
     log
-        What ``cmp.open_log`` returns, or any object with its five frames.
+        What ``cmp.open_log`` returns, any object with its five frames, or what ``cmp.from_frame`` made of another
+        system's rounds.
     by
         ``"memory"``: one row a memory, strata are blocks. ``"query"``: one row per memory and the caller's
         ``group`` (the query itself where none was given); strata are blocks within it. ``"version"``: one row per
@@ -63,9 +73,9 @@ def utilities(
         memory below their mean has a negative number), or ``"card"``, a blank: absolute, with additive utilities;
         it needs ``reference_cards`` in the log and leaves rounds of withholding out.
     metric
-        Name of the outcome.
+        Name of the outcome, or several: then one table, with a leading column ``metric``.
     adjust
-        How q-values are made: ``"bh"``, ``"by"`` or ``"holm"``, over the whole table.
+        How q-values are made: ``"bh"``, ``"by"`` or ``"holm"``, over the whole table, all metrics together.
     engine
         ``"polars"``.
     weights
@@ -73,6 +83,20 @@ def utilities(
     outcome_range
         Least and greatest value an outcome may have: adds ``bound_low, bound_high``, the least and greatest
         difference that the missing outcomes allow.
+    carryover
+        ``"include"`` every round of an episode, or ``"exclude"`` a memory's rounds after the first of the same
+        episode in which it was ranked or drawn. Then only rounds that come after as many others of their episode are
+        compared (strata are those of a block): the chance to be drawn, given that one was not, rises
+        with their number, and outcomes may change as an episode goes on.
+    window
+        How long after a round was asked an outcome counts: a later revision is as if it were not there, and a round
+        with none in time is missing its outcome. One that was recorded before its round was asked counts.
+
+    strata
+        ``"block"``: each block on its own. ``"merged"``: neighbouring blocks together until they have ten rounds,
+        for logs whose blocks are short because the roster changed (the uniform design in a store that grows). Needs
+        ``estimator="hajek"``, as propensities differ within such a stratum, and widens intervals where outcomes
+        drift fast: see :func:`cmp.estimation.merging.merge_short_strata`.
 
     Returns
     -------
@@ -93,9 +117,9 @@ def utilities(
 
     Notes
     -----
-    Where two eligible rounds of a memory are of one ``episode_id`` and so share an outcome, an interval for
-    independent rounds would be too narrow: that memory's estimate is shown, its interval and p-value are null, with
-    the reason. Memories of the same scope whose eligible rounds are all of different episodes keep theirs.
+    Where two eligible rounds of a memory are of one ``episode_id`` and so share an outcome, its interval is
+    *clustered* by episode and says so: see :func:`cmp.estimation.clustered.clustered_inference`. Memories of the same
+    scope whose eligible rounds are all of different episodes keep the interval for rounds on their own.
 
     Examples
     --------
@@ -129,9 +153,24 @@ def utilities(
         ("by", by, ("memory", "query", "version")),
         ("reference", reference, ("pool", "card")),
         ("engine", engine, ("polars",)),
+        ("carryover", carryover, CARRYOVER),
+        ("strata", strata, STRATA),
     ):
         if value not in supported:
             raise ValueError(f"{name}={value!r} is not supported; use {' or '.join(map(repr, supported))}")
+    if isinstance(log, RowLog):
+        _check_rows(log, metric=metric, engine=engine, carryover=carryover, window=window, strata=strata)
+        return utilities_of_rows(
+            log,
+            by,
+            estimator,
+            interval,
+            level,
+            reference,
+            adjust,
+            weights=weights,
+            outcome_range=outcome_range,
+        )
     analysis = Analysis(
         estimator=estimator,
         interval=interval,
@@ -142,8 +181,57 @@ def utilities(
         outcome_range=outcome_range,
     )
     _check_reference(analysis, by)
-    found = _statistics(log, by, metric, analysis)
-    cells = _cells(found, reference)
+    _check_carryover(analysis, by, carryover)
+    _check_strata(analysis, strata, carryover)
+    names = _metrics(metric)
+    frames = [_table(log, by, name, analysis, carryover, window, strata) for name in names]
+    if not isinstance(metric, str):
+        labelled = zip(names, frames, strict=True)
+        frames = [frame.select(pl.lit(name).alias("metric"), pl.all()) for name, frame in labelled]
+    table = pl.concat(frames)
+    q = pl.Series("q_value", q_values(table["p_value"].to_numpy(), adjust), nan_to_null=True)
+    return Utilities(table.with_columns(q), analysis, ", ".join(names))
+
+
+def _check_rows(log: RowLog, **options: object) -> None:
+    """Refuse what only a log of our own can answer."""
+    defaults = {
+        "metric": log.metric,
+        "engine": "polars",
+        "carryover": "include",
+        "window": None,
+        "strata": "block",
+    }
+    for name, value in options.items():
+        if value != defaults[name] and not (name == "metric" and value == "reward"):
+            raise ValueError(
+                f"{name}={value!r} needs a log that cmp.wrap wrote; rows of another system have {defaults[name]!r}"
+            )
+
+
+def _metrics(metric: str | Sequence[str]) -> list[str]:
+    names = [metric] if isinstance(metric, str) else list(metric)
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"metric={metric!r} names none, or one twice; give a name or several different ones")
+    return names
+
+
+def _table(
+    log: LogFrames,
+    by: str,
+    metric: str,
+    analysis: Analysis,
+    carryover: str,
+    window: timedelta | None,
+    strata: str,
+) -> pl.DataFrame:
+    """Return the table for one metric, without cards: they are no hypotheses, and count in no family."""
+    condense = analysis.estimator != "ht" and strata == "block"
+    found = _statistics(log, by, metric, analysis, carryover, window, condense)
+    merged = strata == "merged"
+    cells, clusters = _cells(
+        replace(found, cells=merge_short_strata(found)) if merged else found, analysis.reference
+    )
     frame = tabulate(
         found.keys.to_dict(),
         cells,
@@ -151,35 +239,94 @@ def utilities(
         outcomes=found.outcomes,
         family=found.family,
         analysis=analysis,
-        clustered=found.clustered,
+        clustered=clusters.shared if merged and clusters is not None else None,
+        clusters=None if merged else clusters,
         content_changed=found.content_changed,
+        rounds_of=found.rounds_of,
     )
-    memories = frame.filter(~pl.col("memory_id").str.starts_with(CARD_PREFIX))
-    if memories.height < frame.height:  # cards are no hypotheses: they do not count in the family
-        memories = memories.with_columns(
-            pl.Series("q_value", q_values(memories["p_value"].to_numpy(), adjust), nan_to_null=True)
-        )
-    return Utilities(memories, analysis, metric)
+    return frame.filter(~pl.col("memory_id").str.starts_with(CARD_PREFIX))
+
+
+def _check_carryover(analysis: Analysis, by: str, carryover: str) -> None:
+    """Refuse what has no meaning when rounds after an exposure are excluded."""
+    if carryover == "include":
+        return
+    for wrong, why in (
+        (by == "version", "by='version': an earlier exposure may be of another version; use by='memory'"),
+        (
+            analysis.estimator == "ht",
+            "estimator='ht': which rounds are left depends on the draw; use estimator='difference'",
+        ),
+        (
+            analysis.interval == "randomization",
+            "interval='randomization': other assignments would leave other rounds; use interval='auto'",
+        ),
+    ):
+        if wrong:
+            raise ValueError(f"carryover='exclude' does not go with {why}")
 
 
 def _check_reference(analysis: Analysis, by: str) -> None:
     """Refuse what has no meaning against cards."""
     if analysis.reference != "card":
         return
-    for value, wrong, instead in (
-        (by, "version", "by='memory'"),
-        (analysis.estimator, "ht", "estimator='difference'"),
-        (analysis.outcome_range is not None, True, "reference='pool' for bounds"),
+    for wrong, why in (
+        (
+            by == "version",
+            "by='version': cards were drawn in rounds of every version; use by='memory'",
+        ),
+        (
+            analysis.estimator == "ht",
+            "estimator='ht': weighted totals of two groups of rounds have no interval here; use estimator='difference'",
+        ),
+        (
+            analysis.outcome_range is not None,
+            "outcome_range: a missing outcome is in both of the contrasts compared; use reference='pool' for bounds",
+        ),
     ):
-        if value == wrong:
-            name = "outcome_range" if wrong is True else repr(wrong)
-            raise ValueError(f"{name} is not supported with reference='card'; use {instead}")
+        if wrong:
+            raise ValueError(f"reference='card' does not go with {why}")
 
 
-def _statistics(log: LogFrames, by: str, metric: str, analysis: Analysis) -> LogStatistics:
+def _check_strata(analysis: Analysis, strata: str, carryover: str) -> None:
+    """Refuse what merged strata cannot give."""
+    if strata == "block":
+        return
+    for wrong, why in (
+        (
+            analysis.estimator != "hajek",
+            f"estimator={analysis.estimator!r}: propensities differ within merged blocks; use estimator='hajek'",
+        ),
+        (
+            analysis.reference == "card",
+            "reference='card': cards are compared within blocks; use strata='block'",
+        ),
+        (
+            carryover == "exclude",
+            "carryover='exclude': its strata follow the turns of episodes; use strata='block'",
+        ),
+    ):
+        if wrong:
+            raise ValueError(f"strata='merged' does not go with {why}")
+
+
+def _statistics(
+    log: LogFrames,
+    by: str,
+    metric: str,
+    analysis: Analysis,
+    carryover: str,
+    window: timedelta | None,
+    condense: bool,
+) -> LogStatistics:
     source = VersionedLog(log) if by == "version" else log
     found = statistics_of_log(
-        source, metric=metric, by_query=by == "query", condense=analysis.estimator != "ht"
+        source,
+        metric=metric,
+        by_query=by == "query",
+        condense=condense,
+        carryover=carryover,
+        window=window,
     )
     if analysis.outcome_range is not None and found.extremes is not None:
         check_range(*found.extremes, *analysis.outcome_range)
@@ -191,10 +338,11 @@ def _statistics(log: LogFrames, by: str, metric: str, analysis: Analysis) -> Log
     return replace(found, keys=named.select("scope", "memory_id", "content_hash"))
 
 
-def _cells(found: LogStatistics, reference: str) -> Cells:
+def _cells(found: LogStatistics, reference: str) -> tuple[Cells, Clusters | None]:
     is_card = found.keys["memory_id"].str.starts_with(CARD_PREFIX).to_numpy()
     if reference == "pool":
-        return found.cells.joined(found.withholding) if len(found.withholding.memory) else found.cells
+        joined = found.cells.joined(found.withholding) if len(found.withholding.memory) else found.cells
+        return joined, found.clusters
     if not is_card.any():
         raise ValueError(
             "this log has no reference cards, so utilities are relative to the pool: serve with "

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cmp.estimation.cells import BoolArray
-from cmp.estimation.sums import FloatArray
+from cmp.estimation.sums import FloatArray, IntArray
 
-__all__ = ["read_booleans", "read_outcomes"]
+__all__ = ["read_booleans", "read_outcomes", "read_strata"]
 
 
 def read_booleans(values: npt.ArrayLike, name: str) -> BoolArray:
@@ -69,3 +69,30 @@ def read_outcomes(values: npt.ArrayLike, name: str = "outcomes") -> FloatArray:
             f"the outcome of round {int(np.flatnonzero(np.isinf(y))[0])} is infinite; missing is NaN"
         )
     return y
+
+
+def read_strata(strata: npt.ArrayLike | None, n_rounds: int) -> tuple[IntArray, int]:
+    """Return codes of strata in the order of their labels, and how many there are; one stratum for None.
+
+    Raises
+    ------
+    ValueError
+        For another shape than ``(n_rounds,)``, or a label that is None or NaN.
+
+    Examples
+    --------
+    >>> codes, n = read_strata(["b2", "b1", "b2"], 3)
+    >>> codes.tolist(), n
+    ([1, 0, 1], 2)
+    """
+    if strata is None:
+        return np.zeros(n_rounds, dtype=np.int64), 1
+    labels = np.asarray(strata)
+    if labels.shape != (n_rounds,):
+        raise ValueError(f"strata have shape {labels.shape} for {n_rounds} rounds; give one a round")
+    if labels.dtype.kind == "O" and any(label is None or label != label for label in labels):
+        raise ValueError("strata hold None or NaN; name the stratum of every round")
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise ValueError("strata hold None or NaN; name the stratum of every round")
+    names, codes = np.unique(labels, return_inverse=True)
+    return codes.astype(np.int64), len(names)

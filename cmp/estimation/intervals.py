@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cmp.estimation.cells import BoolArray, Outcomes
-from cmp.estimation.estimators import Contrast
 from cmp.estimation.moderation import MAX_KURTOSIS, moderate_variances, shrink_to_control
+from cmp.estimation.moments import Moments
 from cmp.estimation.sums import FloatArray, IntArray
 
 __all__ = ["INTERVALS", "Interval", "NewcombeInterval", "confidence_limits", "newcombe_interval"]
@@ -104,21 +104,19 @@ def newcombe_interval(
             "each arm needs a round, and successes lie between 0 and its rounds"
         )
     p1, p0 = np.array([exposed_successes / n_exposed]), np.array([control_successes / n_control])
-    low, high = _newcombe_limits(
-        p1, np.array([n_exposed]), p0, np.array([n_control]), _normal_quantile(level)
-    )
+    low, high = newcombe_limits(p1, np.array([n_exposed]), p0, np.array([n_control]), _normal_quantile(level))
     return NewcombeInterval(float(p1[0] - p0[0]), float(low[0]), float(high[0]))
 
 
 def confidence_limits(
-    contrast: Contrast, *, outcomes: Outcomes, family: IntArray, interval: str, level: float
+    sums: Moments, *, outcomes: Outcomes, family: IntArray, interval: str, level: float
 ) -> Interval:
     """Return the interval asked for, one a memory.
 
     Parameters
     ----------
-    contrast
-        What :func:`combine_strata` returned.
+    sums
+        Over each memory's strata.
     outcomes
         Shape (M,), their values over each memory's family.
     family
@@ -144,7 +142,7 @@ def confidence_limits(
     if interval not in INTERVALS:
         raise ValueError(f"interval={interval!r}; use one of {', '.join(map(repr, INTERVALS))}")
     proportions = outcomes.two_valued
-    others = (contrast.n1 + contrast.n0 > 0) & ~proportions
+    others = (sums.rounds1 + sums.rounds0 > 0) & ~proportions
     if interval == "newcombe" and others.any():
         row = int(np.argmax(others))
         raise ValueError(
@@ -152,26 +150,24 @@ def confidence_limits(
             f"{outcomes.high[row]:g} and are not: use 'moderated' or 'auto'"
         )
     if interval == "newcombe" or (interval == "auto" and proportions.all()):
-        result = _newcombe(contrast, outcomes, level)
+        result = _newcombe(sums, outcomes, level)
     else:
         chosen = "moderated" if interval == "auto" else interval
-        error, df = _standard_errors(contrast, chosen, family, outcomes.kurtosis)
-        result = _symmetric(contrast.gap, error, df, level, chosen)
+        error, df = _standard_errors(sums, chosen, family, outcomes.kurtosis)
+        result = _symmetric(sums.gap, error, df, level, chosen)
         if interval == "auto" and proportions.any():
-            result = _newcombe(contrast, outcomes, level).where(proportions, result)
-    if not contrast.design_count.all():
-        result = _with_horvitz_thompson(contrast, result, level)
-    return _centred(result, contrast)
+            result = _newcombe(sums, outcomes, level).where(proportions, result)
+    if not sums.has_design_count.all():
+        result = _with_horvitz_thompson(sums, result, level)
+    return _centred(result, sums)
 
 
-def _centred(interval: Interval, contrast: Contrast) -> Interval:
+def _centred(interval: Interval, sums: Moments) -> Interval:
     """Move an interval about the difference of the arms to the utility, where that is another number."""
-    low, high = (
-        contrast.utility + contrast.scale * (limit - contrast.gap) for limit in (interval.low, interval.high)
-    )
-    moved = ~((contrast.utility == contrast.gap) & (contrast.scale == 1.0))
+    low, high = (sums.utility + sums.scale * (limit - sums.gap) for limit in (interval.low, interval.high))
+    moved = ~((sums.utility == sums.gap) & (sums.scale == 1.0))
     return Interval(
-        np.where(moved, interval.std_error * contrast.scale, interval.std_error),
+        np.where(moved, interval.std_error * sums.scale, interval.std_error),
         interval.df,
         np.where(moved, low, interval.low),
         np.where(moved, high, interval.high),
@@ -179,33 +175,34 @@ def _centred(interval: Interval, contrast: Contrast) -> Interval:
     )
 
 
-def _newcombe(contrast: Contrast, outcomes: Outcomes, level: float) -> Interval:
+def _newcombe(sums: Moments, outcomes: Outcomes, level: float) -> Interval:
     """Stratum-weighted proportions at their effective sizes; with one stratum, Newcombe's interval itself."""
-    cells, scale = contrast.cells, outcomes.high - outcomes.low
-    low_of_cell, scale_of_cell = outcomes.low[cells.memory], np.where(scale > 0, scale, 1.0)[cells.memory]
-    size1, size0 = _effective_sizes(contrast)
-
-    def proportion(mean: FloatArray) -> FloatArray:
-        return np.clip(
-            contrast.sum_cells(
-                contrast.share * np.clip((cells.offset + mean - low_of_cell) / scale_of_cell, 0, 1)
-            ),
-            0,
-            1,
-        )
-
-    z = _normal_quantile(level)
-    p1, p0 = proportion(cells.exposed.mean), proportion(cells.control.mean)
+    scale, z = outcomes.high - outcomes.low, _normal_quantile(level)
     with np.errstate(invalid="ignore", divide="ignore"):
-        low, high = _newcombe_limits(p1, size1, p0, size0, z)
-    shown = (contrast.n1 >= 2) & (contrast.n0 >= 2)
+        low, high = newcombe_limits(*weighted_proportions(sums, outcomes), z)
+    shown = (sums.rounds1 >= 2) & (sums.rounds0 >= 2)
     low, high = np.where(shown, low * scale, np.nan), np.where(shown, high * scale, np.nan)
     nothing = np.full(len(low), np.nan)
     return Interval((high - low) / (2 * z), nothing, low, high, np.full(len(low), "newcombe", dtype=object))
 
 
-def _newcombe_limits(
-    p1: FloatArray, n1: FloatArray, p0: FloatArray, n0: FloatArray, z: float
+def weighted_proportions(
+    sums: Moments, outcomes: Outcomes
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return the exposed arm's proportion and effective size, and the control arm's: shape (M,) each."""
+    scale = outcomes.high - outcomes.low
+    start = sums.origin - outcomes.low
+
+    def proportion(levels: FloatArray) -> FloatArray:
+        # a mean of 0s and 1s leaves that range by rounding alone
+        return np.clip((start + levels / sums.weight) / np.where(scale > 0, scale, 1.0), 0, 1)
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return proportion(sums.levels1), sums.effective1, proportion(sums.levels0), sums.effective0
+
+
+def newcombe_limits(
+    p1: FloatArray, n1: FloatArray, p0: FloatArray, n0: FloatArray, z: float | FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     low1, high1 = _wilson(p1, n1, z)
     low0, high0 = _wilson(p0, n0, z)
@@ -215,67 +212,48 @@ def _newcombe_limits(
     )
 
 
-def _wilson(p: FloatArray, n: FloatArray, z: float) -> tuple[FloatArray, FloatArray]:
+def _wilson(p: FloatArray, n: FloatArray, z: float | FloatArray) -> tuple[FloatArray, FloatArray]:
     centre, spread = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
     scale = 1 + z**2 / n
     return np.where(p == 0, 0.0, (centre - spread) / scale), np.where(p == 1, 1.0, (centre + spread) / scale)
 
 
-def _effective_sizes(contrast: Contrast) -> tuple[FloatArray, FloatArray]:
-    """Rounds a plain mean would need to be as precise: 1 / sum(share^2 / n) of each arm."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return tuple(  # type: ignore[return-value]
-            np.where(contrast.n1 > 0, 1.0 / contrast.sum_cells(contrast.share**2 / arm.size), np.nan)
-            for arm in (contrast.cells.exposed, contrast.cells.control)
-        )
-
-
 def _standard_errors(
-    contrast: Contrast, method: str, family: IntArray, kurtosis: FloatArray
+    sums: Moments, method: str, family: IntArray, kurtosis: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     error: Callable[..., tuple[FloatArray, FloatArray]] = {
-        "moderated": lambda: _moderated(contrast, family, kurtosis),
-        "pooled": lambda: _pooled(contrast),
-        "neyman": lambda: _unpooled(contrast, normal=True),
-        "welch": lambda: _unpooled(contrast, normal=False),
+        "moderated": lambda: _moderated(sums, family, kurtosis),
+        "pooled": lambda: _pooled(sums),
+        "neyman": lambda: _unpooled(sums, normal=True),
+        "welch": lambda: _unpooled(sums, normal=False),
     }[method]
     with np.errstate(divide="ignore", invalid="ignore"):
         variance, df = error()
     # a variance of 0 is a lattice's accident, or a constant outcome: neither is a certainty
-    return np.sqrt(np.where((variance > 0) & (contrast.n1 > 0), variance, np.nan)), df
+    return np.sqrt(np.where((variance > 0) & (sums.rounds1 > 0), variance, np.nan)), df
 
 
-def _moderated(contrast: Contrast, family: IntArray, kurtosis: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Replicate form: an exposure's residual is from its stratum's control mean plus the utility."""
-    cells, share2 = contrast.cells, contrast.share**2
-    size1, size0 = cells.exposed.size, cells.control.size
-    from_line = cells.exposed.mean - cells.control.mean - _hajek(contrast)[cells.memory]
-    squares1 = contrast.sum_cells(cells.exposed.within_squares + size1 * from_line**2)
-    df1 = np.maximum(contrast.sum_cells(size1) - 1.0, 0.0)
-    df0 = np.maximum(contrast.sum_cells(np.maximum(size0 - 1.0, 0.0)), 0.0)
-    variance1 = np.where(df1 > 0, squares1 / df1, np.nan)
-    variance0 = np.where(df0 > 0, contrast.sum_cells(cells.control.within_squares) / df0, np.nan)
-    own_df1 = np.where(contrast.n1 > 1, df1, 0.0)
+def _moderated(sums: Moments, family: IntArray, kurtosis: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Replicate form: an exposure's residual is from its stratum's control mean plus the gap."""
+    df1 = np.maximum(sums.size1 - 1.0, 0.0)
+    variance1 = np.where(df1 > 0, sums.replicate_squares / df1, np.nan)
+    variance0 = np.where(sums.df0 > 0, sums.within0 / sums.df0, np.nan)
+    own_df1 = np.where(sums.rounds1 > 1, df1, 0.0)
     far_from_normal = kurtosis > MAX_KURTOSIS
     moderated1, total_df1 = (
         np.where(far_from_normal, to_control, to_family)
         for to_control, to_family in zip(
             shrink_to_control(variance1, own_df1, variance0, kurtosis),
-            _shrink_by_family(variance1, own_df1, family),
+            shrink_by_family(variance1, own_df1, family),
             strict=True,
         )
     )
-    part1 = moderated1 * contrast.sum_cells(share2 / size1)
-    part0 = variance0 * contrast.sum_cells(share2 / size0)
-    return part1 + part0, (part1 + part0) ** 2 / (part1**2 / total_df1 + part0**2 / df0)
+    part1 = moderated1 * sums.spread1 / sums.weight**2
+    part0 = variance0 * sums.spread0 / sums.weight**2
+    return part1 + part0, (part1 + part0) ** 2 / (part1**2 / total_df1 + part0**2 / sums.df0)
 
 
-def _hajek(contrast: Contrast) -> FloatArray:
-    gap = contrast.cells.exposed.mean - contrast.cells.control.mean
-    return contrast.sum_cells(contrast.share * gap)
-
-
-def _shrink_by_family(
+def shrink_by_family(
     variances: FloatArray, df: FloatArray, family: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """Moderate each family's variances; no total df exceeds that of the whole family, as in limma."""
@@ -293,25 +271,16 @@ def _groups(family: IntArray) -> list[IntArray]:
     return np.split(order, np.flatnonzero(np.diff(family[order])) + 1)
 
 
-def _pooled(contrast: Contrast) -> tuple[FloatArray, FloatArray]:
+def _pooled(sums: Moments) -> tuple[FloatArray, FloatArray]:
     """Student: one variance for both arms and all strata of a memory."""
-    cells = contrast.cells
-    size1, size0 = cells.exposed.size, cells.control.size
-    df = contrast.sum_cells(np.maximum(size1 + size0 - 2.0, 0.0))
-    squares = contrast.sum_cells(cells.exposed.within_squares + cells.control.within_squares)
-    return squares / df * contrast.sum_cells(contrast.share**2 * (1.0 / size1 + 1.0 / size0)), df
+    variance = (sums.within1 + sums.within0) / sums.df
+    return variance * (sums.spread1 + sums.spread0) / sums.weight**2, sums.df
 
 
-def _unpooled(contrast: Contrast, *, normal: bool) -> tuple[FloatArray, FloatArray]:
+def _unpooled(sums: Moments, *, normal: bool) -> tuple[FloatArray, FloatArray]:
     """Neyman: a variance for each arm of each stratum; Welch-Satterthwaite df unless normal."""
-    variance = np.zeros(len(contrast.utility))
-    spread = np.zeros(len(contrast.utility))
-    for arm in (contrast.cells.exposed, contrast.cells.control):
-        df = arm.size - 1.0
-        part = contrast.share**2 * np.where(arm.n > 1, arm.within_squares / df, np.nan) / arm.size
-        variance += contrast.sum_cells(part)
-        spread += contrast.sum_cells(part**2 / df)
-    return variance, np.full(len(variance), np.nan) if normal else variance**2 / spread
+    df = np.full(len(sums.weight), np.nan) if normal else sums.unpooled**2 / sums.unpooled_spread
+    return sums.unpooled / sums.weight**2, df
 
 
 def _symmetric(utility: FloatArray, error: FloatArray, df: FloatArray, level: float, method: str) -> Interval:
@@ -320,12 +289,12 @@ def _symmetric(utility: FloatArray, error: FloatArray, df: FloatArray, level: fl
     return Interval(error, df, utility - half, utility + half, np.full(len(utility), method, dtype=object))
 
 
-def _with_horvitz_thompson(contrast: Contrast, interval: Interval, level: float) -> Interval:
-    rows: BoolArray = ~contrast.design_count
-    n = contrast.cells.exposed.n + contrast.cells.control.n
-    variance = contrast.sum_cells(contrast.share**2 * contrast.cells.second_moment / n**2)
-    error = np.sqrt(np.where((variance > 0) & (contrast.n1 > 1) & (contrast.n0 > 1), variance, np.nan))
-    own = _symmetric(contrast.gap, error, np.full(len(error), np.nan), level, "horvitz_thompson")
+def _with_horvitz_thompson(sums: Moments, interval: Interval, level: float) -> Interval:
+    rows: BoolArray = ~sums.has_design_count
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variance = sums.second / sums.weight**2
+    error = np.sqrt(np.where((variance > 0) & (sums.rounds1 > 1) & (sums.rounds0 > 1), variance, np.nan))
+    own = _symmetric(sums.gap, error, np.full(len(error), np.nan), level, "horvitz_thompson")
     return own.where(rows, interval)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Protocol
 
 import narwhals.stable.v2 as nw
@@ -9,7 +10,7 @@ import polars as pl
 
 from cmp.errors import ConflictingOutcomeError
 
-__all__ = ["LogFrames", "last_outcomes", "settled_rounds"]
+__all__ = ["LogFrames", "last_outcomes", "outcome_lags", "settled_rounds"]
 
 
 class LogFrames(Protocol):
@@ -26,13 +27,17 @@ class LogFrames(Protocol):
     def rosters(self) -> pl.LazyFrame: ...
 
 
-def settled_rounds(log: LogFrames, *, metric: str, by_query: bool) -> nw.DataFrame[Any]:
+def settled_rounds(
+    log: LogFrames, *, metric: str, by_query: bool, window: timedelta | None = None
+) -> nw.DataFrame[Any]:
     """Return the randomized rounds with the last revision of their outcome (``y``, null where missing)."""
     rounds = nw.from_native(log.rounds()).filter(nw.col("randomized"))
     if by_query:
         rounds = rounds.with_columns(nw.coalesce(nw.col("group"), nw.col("query_hash")).alias("group"))
     chosen = ["round_id", "scope", "block_id", "block_row", "episode_id", *(["group"] if by_query else [])]
-    frame = rounds.select(chosen).join(last_outcomes(log, metric), on="round_id", how="left").collect()
+    frame = (
+        rounds.select(chosen).join(last_outcomes(log, metric, window), on="round_id", how="left").collect()
+    )
     if (n := len(frame) - frame["round_id"].n_unique()) > 0:
         twice = frame.filter(frame["round_id"].is_duplicated())["round_id"][0]
         raise ValueError(
@@ -49,13 +54,22 @@ def settled_rounds(log: LogFrames, *, metric: str, by_query: bool) -> nw.DataFra
     return frame
 
 
-def last_outcomes(log: LogFrames, metric: str) -> nw.LazyFrame[Any]:
+def last_outcomes(log: LogFrames, metric: str, window: timedelta | None = None) -> nw.LazyFrame[Any]:
     """Return ``round_id`` and ``y``: the last revision of each round's outcome.
+
+    Parameters
+    ----------
+    log, metric
+        What to read.
+    window
+        How long after a round was asked an outcome counts: revisions recorded later are as if they were not there. One
+        that was recorded before its round was asked counts: clocks differ.
 
     Raises
     ------
     ValueError
-        For a metric that the log does not hold though it holds others, or an outcome that is not finite.
+        For a metric that the log does not hold though it holds others, an outcome that is not finite, or a window
+        that is not positive or that the log's times cannot tell.
     ConflictingOutcomeError
         Where the last revision has two values.
     """
@@ -65,6 +79,8 @@ def last_outcomes(log: LogFrames, metric: str) -> nw.LazyFrame[Any]:
         raise ValueError(
             f"the log holds no outcome of metric {metric!r}; it has {', '.join(map(repr, sorted(metrics)))}"
         )
+    if window is not None:
+        every = nw.from_native(_within(log, window))
     outcomes = every.filter(nw.col("metric") == metric).select("round_id", "value", "revision")
     last = outcomes.group_by("round_id").agg(nw.col("revision").max())
     frame = (
@@ -85,3 +101,57 @@ def last_outcomes(log: LogFrames, metric: str) -> nw.LazyFrame[Any]:
     if not frame["y"].cast(nw.Float64).is_finite().all():
         raise ValueError("an outcome is NaN or infinite; a missing outcome has no row")
     return frame.select("round_id", nw.col("y").cast(nw.Float64)).lazy()
+
+
+def outcome_lags(log: LogFrames, metric: str = "reward") -> pl.DataFrame:
+    """Return how long after its round was asked each outcome was recorded, negative where clocks disagree.
+
+    Parameters
+    ----------
+    log, metric
+        What to read.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``round_id``, ``revision``, ``asked_at``, ``recorded_at``, ``lag`` (a duration): one row a revision, in the
+        order of these columns. Outcomes of unknown rounds have none.
+
+    Raises
+    ------
+    ValueError
+        For a log that does not say when.
+
+    Examples
+    --------
+    >>> from datetime import datetime, timezone
+    >>> from types import SimpleNamespace
+    >>> noon = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    >>> rounds = pl.LazyFrame({"round_id": ["r"], "asked_at": [noon]})
+    >>> outcomes = pl.LazyFrame(
+    ...     {"round_id": ["r"], "metric": ["reward"], "revision": [0], "recorded_at": [noon - timedelta(seconds=3)]}
+    ... )
+    >>> log = SimpleNamespace(rounds=lambda: rounds, outcomes=lambda: outcomes)
+    >>> outcome_lags(log)["lag"].to_list()
+    [datetime.timedelta(days=-1, seconds=86397)]
+    """
+    columns = ["round_id", "revision", "asked_at", "recorded_at", "lag"]
+    return _with_lags(log).filter(pl.col("metric") == metric).select(columns).sort(columns).collect()
+
+
+def _with_lags(log: LogFrames) -> pl.LazyFrame:
+    for name, table in (("asked_at", log.rounds()), ("recorded_at", log.outcomes())):
+        if name not in table.collect_schema().names():
+            raise ValueError(f"the log has no column {name!r}, so how late its outcomes came is unknown")
+    asked = log.rounds().select("round_id", "asked_at")
+    return (
+        log.outcomes().join(asked, on="round_id").with_columns(lag=pl.col("recorded_at") - pl.col("asked_at"))
+    )
+
+
+def _within(log: LogFrames, window: timedelta) -> pl.LazyFrame:
+    if not window > timedelta(0):
+        raise ValueError(
+            f"window={window!r} is over before anything can be recorded; give a positive timedelta"
+        )
+    return _with_lags(log).filter(pl.col("lag") <= window)

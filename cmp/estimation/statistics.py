@@ -9,66 +9,43 @@ result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
 import polars as pl
 
-from cmp.estimation.cells import (
-    Arm,
-    BoolArray,
-    Cells,
-    Outcomes,
-    Tallies,
-    describe_outcomes,
+from cmp.estimation.assembly import Frames, LogStatistics, assemble
+from cmp.estimation.carryover import episodes_in_order, rounds_after_exposure
+from cmp.estimation.consistency import check_blocks
+from cmp.estimation.draws import (
+    drawn_or_barred,
+    kept_or_withheld,
+    rounds_after_removal,
+    sums_of_events,
+    sums_of_withholding,
+    totals_before_removal,
+    with_limbs,
 )
-from cmp.estimation.consistency import check_blocks, check_certain, check_drawn
 from cmp.estimation.episodes import memories_with_shared_outcomes
 from cmp.estimation.settled import LogFrames, settled_rounds
-from cmp.estimation.sums import FloatArray, IntArray, group_sums, limb_quanta
 
 __all__ = ["LogStatistics", "statistics_of_log"]
-
-
-@dataclass(frozen=True, slots=True)
-class LogStatistics:
-    """What the table of utilities is made from; M rows of ``keys``, C cells."""
-
-    keys: pl.DataFrame
-    """``scope``, ``group`` (by query), ``memory_id``; sorted."""
-    cells: Cells
-    tallies: Tallies
-    outcomes: Outcomes
-    """One a memory: those of its family."""
-    extremes: tuple[float, float] | None
-    """Least and greatest outcome of randomized rounds; None without any."""
-    family: IntArray
-    """Shape (M,), one code a scope, or a scope and group."""
-    clustered: BoolArray
-    """Shape (M,), whether two of the memory's own rounds share an episode, hence an outcome."""
-    content_changed: BoolArray
-    """Shape (M,)."""
-    stratum: IntArray
-    """Shape (C,), a code of each cell's stratum."""
-    n_roster: FloatArray
-    """Shape (C,), memories and cards of the stratum's roster."""
-    withholding: Cells
-    """Rounds in which a ranked memory was kept against those in which it was withheld: strata of their own."""
-
-
-#: What is summed over rounds: how many, how many with an outcome, and the limbs.
-_COUNTS = ("rounds", "known")
-
-#: Least binary exponent of a scope's unit: below it limbs would be subnormal.
-_LEAST_EXPONENT = -900
 
 #: Cells built at once: some hundred bytes each.
 _PORTION = 1_000_000
 
 
-def statistics_of_log(log: LogFrames, *, metric: str, by_query: bool, condense: bool = True) -> LogStatistics:
+def statistics_of_log(
+    log: LogFrames,
+    *,
+    metric: str,
+    by_query: bool,
+    condense: bool = True,
+    window: timedelta | None = None,
+    carryover: str = "include",
+) -> LogStatistics:
     """Sum a log up to one row per memory and stratum (block, or block and query).
 
     Parameters
@@ -77,12 +54,18 @@ def statistics_of_log(log: LogFrames, *, metric: str, by_query: bool, condense: 
         What to sum.
     condense
         Whether a memory's strata without an exposure become one cell: they hold no contrast, and there may be many.
+    window
+        How late an outcome may be; None for any.
+    carryover
+        ``"exclude"`` leaves out a memory's rounds after an exposure in the same episode. Strata are then the
+        rounds of a block that come after as many others of their episode: see :mod:`cmp.estimation.carryover`.
 
     Raises
     ------
     ValueError
         For a ``round_id`` that is not unique, a randomized round without a block or of an unknown one, (by query)
-        one that has neither a group nor a query hash, or a metric that the log does not hold.
+        one that has neither a group nor a query hash, a metric that the log does not hold, or a window for a log
+        without times.
     PositivityError
         For planned counts that make no probability, or draws from outside the roster.
     ScopeError
@@ -90,35 +73,76 @@ def statistics_of_log(log: LogFrames, *, metric: str, by_query: bool, condense: 
     ConflictingOutcomeError
         Where the last revision of an outcome has two values.
     """
-    strata = ["block_id", *(["group"] if by_query else [])]
-    rounds, sums = _with_limbs(settled_rounds(log, metric=metric, by_query=by_query), strata)
-    key = ["scope", *(["group"] if by_query else []), "memory_id"]
-    totals = rounds.group_by(strata).agg(*(nw.col(name).sum() for name in sums), nw.col("offset").max())
-    blocks = nw.from_native(log.blocks()).select("block_id", "scope", "length").collect()
+    group = ["group"] if by_query else []
+    strata = ["block_id", *(["earlier"] if carryover == "exclude" else []), *group]
+    key = ["scope", *group, "memory_id"]
+    rounds, bars = _with_turns(
+        log, settled_rounds(log, metric=metric, by_query=by_query, window=window), carryover
+    )
+    rounds, sums = with_limbs(rounds, strata)
+    blocks = _blocks_in_time(log)
     rosters = (
         nw.from_native(log.rosters()).select("block_id", "memory_id", "planned", "removed_row").collect()
     )
     check_blocks(rounds, blocks, rosters)
+    totals = rounds.group_by(strata).agg(*(nw.col(name).sum() for name in sums), nw.col("offset").max())
     totals = blocks.join(totals, on="block_id", how="inner" if by_query else "left")
-    withheld = _withholding(log, rounds, strata, sums)
-    rows = _events(log, rounds, rosters, strata, sums)
-    events = _sums_of_events(rows, strata, sums)
+    if carryover == "exclude":
+        earlier = nw.col("earlier").fill_null(0)
+        totals = totals.with_columns(earlier, (nw.col("length") - earlier).alias("length"))
+    withheld = kept_or_withheld(log, rounds, strata, sums).join(
+        bars, on=["round_id", "memory_id"], how="anti"
+    )
+    rows = drawn_or_barred(log, rounds, rosters, strata, sums, bars)
+    events = sums_of_events(rows, strata, sums)
     parts = []
     for cells in _portions(totals, rosters, strata):
-        whole = _totals_before_removal(cells, rounds, strata, sums)
+        whole = totals_before_removal(cells, rounds, strata, sums)
         joined = whole.join(events, on=[*strata, "memory_id"], how="left")
         parts.append(_condensed(joined, key, condense=condense))
-    kept = withheld.join(totals.select(*strata, "scope", "offset"), on=strata, how="inner").to_native()
-    changed = _changed_content(log, rounds, key)
+    kept = sums_of_withholding(withheld, strata, sums)
+    kept = kept.join(totals.select(*strata, "scope", "offset", "nth"), on=strata, how="inner")
+    away = rows.select("round_id", "memory_id", "drawn").to_native()
+    gone = rounds_after_removal(rounds, rosters).to_native().with_columns(drawn=pl.lit(False))
     # kept and withheld rounds are barred from the draw's contrast, and are one of their own
     barred = rows.filter(nw.col("barred") & (len(withheld) == 0)).select("round_id", "memory_id")
-    shared = memories_with_shared_outcomes(
-        rounds.to_native(),
-        rosters.join(blocks.select("block_id", "length"), on="block_id", how="inner").to_native(),
-        barred.to_native(),
-        key,
+    planned = rosters.join(blocks.select("block_id", "length"), on="block_id", how="inner")
+    return assemble(
+        Frames(
+            key=key,
+            strata=strata,
+            sums=sums,
+            rounds=rounds.to_native(),
+            cells=pl.concat(parts),
+            events=pl.concat([away, gone]),
+            withheld=withheld.to_native(),
+            kept=kept.to_native(),
+            changed=_changed_content(log, rounds, key),
+            shared=memories_with_shared_outcomes(
+                rounds.to_native(), planned.to_native(), barred.to_native(), key
+            ),
+        )
     )
-    return _assemble(pl.concat(parts), key, sums, rounds.to_native(), changed, shared, kept)
+
+
+def _with_turns(
+    log: LogFrames, rounds: nw.DataFrame[Any], carryover: str
+) -> tuple[nw.DataFrame[Any], nw.DataFrame[Any]]:
+    """Add ``earlier`` to the rounds if what came before is to be excluded; return the rounds barred for that."""
+    if carryover == "include":
+        return rounds, rounds.head(0).select("round_id", memory_id=nw.lit(""))
+    turns = episodes_in_order(log)
+    bars = nw.from_native(rounds_after_exposure(log, turns))
+    found = rounds.join(nw.from_native(turns.select("round_id", "earlier")), on="round_id", how="left")
+    return found.with_columns(nw.col("earlier").fill_null(0)), bars
+
+
+def _blocks_in_time(log: LogFrames) -> nw.DataFrame[Any]:
+    """Return ``block_id, scope, length`` and ``nth``, the block's place in the order of creation."""
+    blocks = nw.from_native(log.blocks()).collect()
+    order = [name for name in ("created_at", "block_id") if name in blocks.columns]
+    nth = nw.new_series("nth", np.arange(len(blocks)), backend="polars")
+    return blocks.sort(*order).select("block_id", "scope", "length").with_columns(nth)
 
 
 def _portions(
@@ -136,19 +160,6 @@ def _portions(
         yield totals[rows.tolist()].join(rosters, on="block_id", how="inner")
 
 
-def _sums_of_events(
-    events: nw.DataFrame[Any], strata: Sequence[str], sums: Sequence[str]
-) -> nw.DataFrame[Any]:
-    """Return sums per (stratum, memory) of the rounds in which it was drawn, and in which it was barred."""
-    both = [
-        nw.when(nw.col(kind)).then(nw.col(name)).otherwise(0.0).sum().alias(f"{kind}_{name}")
-        for kind in ("drawn", "barred")
-        for name in sums
-    ]
-    ranked = nw.col("ranked").cast(nw.Float64).sum().alias("ranked_rounds")
-    return events.group_by([*strata, "memory_id"]).agg(*both, ranked)
-
-
 def _condensed(cells: nw.DataFrame[Any], key: list[str], *, condense: bool) -> pl.DataFrame:
     """Add up, for each memory, the strata without an exposure: they have counts and no contrast."""
     native: pl.DataFrame = cells.to_native()
@@ -158,7 +169,7 @@ def _condensed(cells: nw.DataFrame[Any], key: list[str], *, condense: bool) -> p
         return native
     idle = pl.col("drawn_rounds").fill_null(0.0) == 0
     odds = [(pl.col("planned") <= 0).alias("never"), (pl.col("planned") >= pl.col("length")).alias("always")]
-    same = ("planned", "length", "offset", "block_id", "removed_row", "size")
+    same = ("planned", "length", "offset", "block_id", "earlier", "nth", "removed_row", "size")
     rest = (
         native.filter(idle)
         .group_by([*key, *odds])
@@ -170,218 +181,8 @@ def _condensed(cells: nw.DataFrame[Any], key: list[str], *, condense: bool) -> p
     return pl.concat([native.filter(~idle), rest.select(native.columns)])
 
 
-def _with_limbs(rounds: nw.DataFrame[Any], strata: Sequence[str]) -> tuple[nw.DataFrame[Any], list[str]]:
-    """Add counts, the stratum's offset (its least outcome: no row order in it), limbs of d and d squared.
-
-    Limbs are fractions of the scope's largest value, so that what one scope holds never rounds another's.
-    """
-    rounds = rounds.with_columns(
-        nw.lit(1.0).alias("rounds"),
-        (~nw.col("y").is_null()).cast(nw.Float64).alias("known"),
-        nw.col("y").min().over(*strata).fill_null(0.0).alias("offset"),
-    ).with_columns((nw.col("y") - nw.col("offset")).fill_null(0.0).alias("d"))
-    rounds = rounds.with_columns((nw.col("d") * nw.col("d")).alias("d2"))
-    sums = list(_COUNTS)
-    quanta = limb_quanta(1.0, len(rounds))
-    for name in ("d", "d2"):
-        top = rounds.select(nw.col(name).max().over("scope"))[name].to_numpy()
-        unit = np.ldexp(1.0, np.maximum(np.frexp(top)[1], _LEAST_EXPONENT))
-        rounds = rounds.with_columns(nw.new_series("unit", unit, backend="polars"))
-        rest = nw.col(name) / nw.col("unit")
-        for place, quantum in enumerate(quanta):
-            limb = (rest / quantum).round() * quantum
-            rounds = rounds.with_columns((limb * nw.col("unit")).alias(f"{name}_{place}"))
-            rest = rest - limb
-            sums.append(f"{name}_{place}")
-    return rounds.drop("unit", strict=False), sums
-
-
-def _events(
-    log: LogFrames,
-    rounds: nw.DataFrame[Any],
-    rosters: nw.DataFrame[Any],
-    strata: Sequence[str],
-    sums: Sequence[str],
-) -> nw.DataFrame[Any]:
-    """Return one row per (round, memory) that was drawn, or barred because it was ranked, withheld or elsewhere.
-
-    A memory that was ranked as well as drawn is barred. Rounds at or after a memory's removal are left out.
-    """
-    is_random, is_card = nw.col("arm") == "random", nw.col("arm") == "card"
-    is_ranked, is_elsewhere = nw.col("arm").is_in(["ranked", "withheld"]), nw.col("arm") == "elsewhere"
-    events = (
-        nw.from_native(log.exposures())
-        .filter(((is_random | is_card) & nw.col("assigned")) | is_ranked | is_elsewhere)
-        .group_by("round_id", "memory_id")
-        .agg((~is_random & ~is_card).max().alias("barred"), is_ranked.max().alias("ranked"))
-        .collect()
-        .join(rounds.select("round_id", "block_row", *strata, *sums), on="round_id", how="inner")
-    )
-    check_drawn(events.filter(~nw.col("barred")), rosters)
-    removed = rosters.filter(~nw.col("removed_row").is_null())
-    if len(removed):
-        events = events.join(
-            removed.select("block_id", "memory_id", "removed_row"), on=["block_id", "memory_id"], how="left"
-        ).filter(nw.col("removed_row").is_null() | (nw.col("block_row") < nw.col("removed_row")))
-    return events.with_columns((~nw.col("barred")).alias("drawn"))
-
-
-def _withholding(
-    log: LogFrames, rounds: nw.DataFrame[Any], strata: Sequence[str], sums: Sequence[str]
-) -> nw.DataFrame[Any]:
-    """Return sums per (stratum, memory, probability of being kept) of the rounds that kept and withheld it."""
-    withheld = nw.col("arm") == "withheld"
-    kept = (nw.col("arm") == "ranked") & ~nw.col("assigned")
-    by_chance = (nw.col("propensity") > 0.0) & (nw.col("propensity") < 1.0)
-    rows = (
-        nw.from_native(log.exposures())
-        .filter((withheld | kept) & by_chance)
-        .with_columns(
-            nw.when(withheld).then(1.0 - nw.col("propensity")).otherwise(nw.col("propensity")).alias("kept"),
-            withheld.alias("away"),
-        )
-        .select("round_id", "memory_id", "kept", "away")
-        .collect()
-        .join(rounds.select("round_id", *strata, *sums), on="round_id", how="inner")
-    )
-    arms = [
-        nw.when(nw.col("away") if away else ~nw.col("away"))
-        .then(nw.col(name))
-        .otherwise(0.0)
-        .sum()
-        .alias(f"{prefix}_{name}")
-        for prefix, away in (("drawn", False), ("rest", True))
-        for name in sums
-    ]
-    return rows.group_by([*strata, "memory_id", "kept"]).agg(*arms)
-
-
-def _totals_before_removal(
-    cells: nw.DataFrame[Any], rounds: nw.DataFrame[Any], strata: Sequence[str], sums: Sequence[str]
-) -> nw.DataFrame[Any]:
-    """Replace totals of removed memories by those of the rounds before: prefix sums, exact as limbs are."""
-    if cells["removed_row"].null_count() == len(cells):
-        return cells
-    prefix = rounds.select(
-        *strata,
-        (nw.col("block_row") + 1).alias("upto"),
-        *(
-            nw.col(name).cum_sum().over(*strata, order_by="block_row").alias(f"before_{name}")
-            for name in sums
-        ),
-    )
-    gone = ~nw.col("removed_row").is_null()
-    last = (
-        cells.filter(gone)
-        .select(*strata, "removed_row")
-        .unique()
-        .join(prefix, on=list(strata), how="inner")
-        .filter(nw.col("upto") <= nw.col("removed_row"))
-        .group_by(*strata, "removed_row")
-        .agg(nw.col("upto").max())
-        .join(prefix, on=[*strata, "upto"], how="inner")
-        .drop("upto")
-    )
-    found = cells.filter(gone).join(last, on=[*strata, "removed_row"], how="left")
-    found = found.with_columns(*(nw.col(f"before_{name}").fill_null(0.0).alias(name) for name in sums))
-    return nw.concat([cells.filter(~gone), found.select(cells.columns)])
-
-
-def _assemble(
-    cells: pl.DataFrame,
-    key: list[str],
-    sums: Sequence[str],
-    rounds: pl.DataFrame,
-    changed: pl.DataFrame,
-    shared: pl.DataFrame,
-    kept: pl.DataFrame,
-) -> LogStatistics:
-    cells = cells.sort(*key, "block_id")
-    keys = cells.select(key).unique(maintain_order=True)
-    rows = cells.select(key).join(keys.with_row_index("row"), on=key, how="left", maintain_order="left")
-    memory = rows["row"].cast(pl.Int64).to_numpy()
-    everyone, drawn, barred = (_columns(cells, sums, prefix) for prefix in ("", "drawn_", "barred_"))
-    one = _columns(cells, ["offset", "strata", "ranked_rounds"], "")
-    rest = {name: everyone[name] - drawn[name] - barred[name] for name in sums}
-    check_certain(cells, rest["rounds"] > 0)
-    pi = (cells["planned"] / cells["length"]).to_numpy()
-    chance = (pi > 0.0) & (pi < 1.0)
-    certain = np.where(chance, 0.0, everyone["rounds"] - barred["rounds"])
-    tallies = (
-        group_sums(memory, values, len(keys)).astype(np.int64)
-        for values in (one["ranked_rounds"], barred["rounds"], certain, np.where(pi >= 1.0, certain, 0.0))
-    )
-    families = keys.select(key[:-1])
-    family = families.select(pl.struct(pl.all()).rle_id().cast(pl.Int64)).to_series().to_numpy()
-    return LogStatistics(
-        keys=keys,
-        cells=Cells.unweighted(
-            memory, one["offset"], pi, _arm(drawn), _arm(rest), strata=one["strata"]
-        ).select(chance),
-        tallies=Tallies(*tallies),
-        outcomes=_describe(rounds, families, family),
-        family=family,
-        clustered=_is_in(keys, shared, key),
-        extremes=_extremes(rounds["y"].drop_nulls().to_numpy()),
-        content_changed=_is_in(keys, changed, key),
-        stratum=cells.filter(chance)
-        .select(pl.struct([name for name in ("block_id", "group") if name in cells.columns]).rank("dense"))
-        .to_series()
-        .cast(pl.Int64)
-        .to_numpy(),
-        n_roster=cells.filter(chance)["size"].cast(pl.Float64).to_numpy(),
-        withholding=_withholding_cells(kept, keys, key, sums),
-    )
-
-
-def _withholding_cells(kept: pl.DataFrame, keys: pl.DataFrame, key: list[str], sums: Sequence[str]) -> Cells:
-    """Return cells whose exposed arm is the rounds that kept a ranked memory, and whose control arm withheld it."""
-    placed = kept.join(keys.with_row_index("row"), on=key, how="inner").sort("row", "block_id", "kept")
-    return Cells.unweighted(
-        placed["row"].cast(pl.Int64).to_numpy(),
-        _columns(placed, ["offset"], "")["offset"],
-        placed["kept"].to_numpy(),
-        _arm(_columns(placed, sums, "drawn_")),
-        _arm(_columns(placed, sums, "rest_")),
-    )
-
-
-def _describe(rounds: pl.DataFrame, families: pl.DataFrame, family: IntArray) -> Outcomes:
-    """Describe the outcomes of each memory's family; ``families`` and ``family`` have a row a memory."""
-    names = families.columns
-    codes = families.with_columns(family=pl.Series(family, dtype=pl.Int64)).unique()
-    known = rounds.filter(pl.col("y").is_not_null()).join(codes, on=names, how="inner")
-    strata = [name for name in ("block_id", "group") if name in known.columns]
-    stratum = known.select(pl.struct(strata).rank("dense").cast(pl.Int64) - 1).to_series()
-    found = describe_outcomes(
-        known["y"].to_numpy(), stratum.to_numpy(), known["family"].to_numpy(), int(family.max(initial=-1)) + 1
-    )
-    return found.of(family)
-
-
-def _extremes(y: FloatArray) -> tuple[float, float] | None:
-    return (float(y.min()), float(y.max())) if y.size else None
-
-
-def _columns(cells: pl.DataFrame, names: Sequence[str], prefix: str) -> dict[str, FloatArray]:
-    return {name: cells[prefix + name].fill_null(0.0).cast(pl.Float64).to_numpy() for name in names}
-
-
-def _arm(sums: dict[str, FloatArray]) -> Arm:
-    total, squares = (
-        np.sum([values for name, values in sums.items() if name.rsplit("_", 1)[0] == of], axis=0)
-        for of in ("d", "d2")
-    )
-    return Arm.unweighted(sums["known"], sums["rounds"] - sums["known"], total, squares)
-
-
-def _is_in(frame: pl.DataFrame, members: pl.DataFrame, on: list[str]) -> BoolArray:
-    marked = members.with_columns(pl.lit(True).alias("found"))
-    found = frame.join(marked, on=on, how="left", maintain_order="left")["found"]
-    return found.fill_null(False).to_numpy()
-
-
 def _changed_content(log: LogFrames, rounds: nw.DataFrame[Any], key: list[str]) -> pl.DataFrame:
+    """Return the keys of memories that were shown with two contents."""
     delivered = nw.from_native(log.exposures()).filter(
         nw.col("delivered") & ~nw.col("content_hash").is_null()
     )

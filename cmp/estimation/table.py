@@ -10,12 +10,16 @@ import numpy as np
 import polars as pl
 
 from cmp.estimation.estimators import ESTIMATORS, WEIGHTS
+from cmp.estimation.intervals import INTERVALS
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 __all__ = ["Analysis", "Utilities"]
+
+#: Intervals that need more than sums over strata, or another reading of them.
+_OPT_IN = ("randomization", "sequence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +38,19 @@ class Analysis:
         for name, value, known in (
             ("estimator", self.estimator, ESTIMATORS),
             ("weights", self.weights, WEIGHTS),
+            ("interval", self.interval, (*INTERVALS, *_OPT_IN)),
         ):
             if value not in known:
                 raise ValueError(f"{name}={value!r}; use one of {', '.join(map(repr, known))}")
+        if self.estimator == "ht" and self.interval in _OPT_IN:
+            raise ValueError(
+                f"interval={self.interval!r} is for a difference of two means; use estimator='difference' or 'hajek'"
+            )
+        if self.reference == "card" and self.interval == "randomization":
+            raise ValueError(
+                "interval='randomization' compares drawn rounds with the rest, and reference='card' with cards; "
+                "use interval='auto'"
+            )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -46,9 +60,9 @@ class Utilities:
     Attributes
     ----------
     frame
-        polars columns: ``scope``, ``group`` (by query only), ``memory_id``, ``content_hash`` (by version
-        only); ``n_exposed``, ``n_control`` (eligible rounds with an outcome); ``mean_exposed``,
-        ``mean_control``, ``utility``, ``std_error``, ``ci_low``, ``ci_high`` (outcome units); ``df``;
+        polars columns: ``metric`` (of several only), ``scope``, ``group`` (by query only), ``memory_id``,
+        ``content_hash`` (by version only); ``n_exposed``, ``n_control`` (eligible rounds with an outcome);
+        ``mean_exposed``, ``mean_control``, ``utility``, ``std_error``, ``ci_low``, ``ci_high`` (outcome units); ``df``;
         ``p_value``, ``q_value``; ``state``, ``reason``; ``reference`` (what the utility is relative to),
         ``interval`` (which one it is); ``n_missing_exposed``, ``n_missing_control`` (eligible rounds without
         an outcome), ``p_missing`` (of both arms missing as readily, within strata); ``bound_low``,
@@ -116,6 +130,12 @@ class Utilities:
         lines += _missing_lines(self.frame, alpha)
         lines += [f"{changed} memories changed content under the same id"] if changed else []
         return "\n".join(lines)
+
+    def shrunken(self, *, probability: bool = False) -> Utilities:
+        """Return the table with what is believed of each memory given all the others; see :func:`cmp.shrink`."""
+        from cmp.estimation.shrinkage import shrink
+
+        return shrink(self, probability=probability)
 
     def plot(self, ax: Axes | None = None, *, top: int = 40) -> Axes:
         """Draw utilities with their intervals, best first, at most ``top`` (needs the extra ``[plot]``)."""

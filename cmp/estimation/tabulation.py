@@ -1,8 +1,8 @@
-"""The one function that makes the table of utilities, for logs and for plain arrays alike."""
+"""What makes the table of utilities, for logs and for plain arrays alike, from strata or from sums over them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,20 +10,29 @@ import numpy.typing as npt
 import polars as pl
 
 from cmp.estimation.cells import BoolArray, Cells, Outcomes, Tallies
+from cmp.estimation.clustered import CLUSTERED, clustered_inference, score_p_values
+from cmp.estimation.clusters import Clusters
 from cmp.estimation.estimators import Contrast, combine_strata
-from cmp.estimation.exact_tests import conditional_p_values
-from cmp.estimation.intervals import Interval, confidence_limits
-from cmp.estimation.missing import bounds_of_cells, missingness_p_values
+from cmp.estimation.intervals import INTERVALS, Interval, confidence_limits
 from cmp.estimation.multiplicity import q_values
-from cmp.estimation.sums import FloatArray, IntArray, group_sums
+from cmp.estimation.randomization import MemoryRounds, randomization_limits
+from cmp.estimation.sequences import sequence_limits
+from cmp.estimation.summary import Counts, Summary, summarize
+from cmp.estimation.sums import FloatArray, IntArray
 from cmp.estimation.table import Analysis
 
-__all__ = ["tabulate"]
+__all__ = ["tabulate", "tabulate_summary"]
 
 #: For which memories a state holds, the state, and why.
 _Rule: TypeAlias = tuple[BoolArray, str, str]
 
-_SHARED = "rounds of one episode share an outcome: no interval for independent rounds holds"
+_NO_VARIANCE = "no variance: outcomes constant, or n=1 in an arm of a stratum"
+_NO_LIMITS = {
+    "randomization": "no limits: outcomes constant, or too few assignments for the level",
+    "sequence": "no limits: outcomes constant, or too few blocks for limits that hold at every look",
+}
+
+_SHARED = "rounds of one episode share an outcome: no interval of this kind holds"
 
 
 def tabulate(
@@ -34,8 +43,10 @@ def tabulate(
     outcomes: Outcomes,
     family: IntArray,
     analysis: Analysis,
-    clustered: npt.NDArray[np.bool_] | None = None,
-    content_changed: npt.NDArray[np.bool_] | None = None,
+    clustered: BoolArray | None = None,
+    clusters: Clusters | None = None,
+    content_changed: BoolArray | None = None,
+    rounds_of: Callable[[int], MemoryRounds] | None = None,
 ) -> pl.DataFrame:
     """Map statistics per (memory, stratum) to the table of utilities.
 
@@ -50,31 +61,98 @@ def tabulate(
     analysis
         Estimator, interval, level, stratum weights, adjustment.
     clustered
-        Shape (M,), where two of the memory's rounds share an outcome (episodes), so that no interval for
-        independent rounds is right.
+        Shape (M,), where two of the memory's rounds share an outcome and it is not known which: no interval.
+    clusters
+        Which rounds share an outcome (episodes), for intervals that allow for it; None where none do.
     content_changed
         Shape (M,).
+    rounds_of
+        Returns the rounds of a row of the table; needed by ``interval="randomization"`` alone.
+
+    Raises
+    ------
+    ValueError
+        For ``interval="randomization"`` without rounds, or with propensities that differ inside strata.
     """
     m = len(family)
     contrast = combine_strata(cells, m, estimator=analysis.estimator, weights=analysis.weights)
-    kind, level = analysis.interval, analysis.level
-    interval = confidence_limits(contrast, outcomes=outcomes, family=family, interval=kind, level=level)
-    p = _p_values(contrast, interval, outcomes)
-    counts = _counts(cells, m)
-    state, reason = _states(contrast, interval, counts, tallies)
+    summary = summarize(cells, contrast, tallies, outcomes, weights=analysis.weights)
+    interval, p = _intervals(contrast, summary, outcomes, family, analysis, rounds_of)
+    unknown = np.zeros(m, dtype=bool) if clustered is None else clustered & np.isfinite(contrast.utility)
+    interval, p = interval.without(unknown), np.where(unknown, np.nan, p)
+    if clusters is not None:
+        interval, p, unknown = _clustered(contrast, clusters, interval, p, outcomes, family, analysis)
+    return _table(keys, summary, interval, p, unknown, analysis, content_changed)
+
+
+def tabulate_summary(
+    keys: Mapping[str, Any],
+    summary: Summary,
+    *,
+    outcomes: Outcomes,
+    family: IntArray,
+    analysis: Analysis,
+    clustered: BoolArray,
+    content_changed: BoolArray,
+) -> pl.DataFrame:
+    """Map sums over strata, the strata themselves forgotten, to the table of utilities.
+
+    Parameters
+    ----------
+    keys, outcomes, family, analysis, clustered, content_changed
+        As for :func:`tabulate`.
+    summary
+        Made with the estimator and weights of the analysis.
+
+    Raises
+    ------
+    ValueError
+        For an interval that lists rounds or blocks.
+    """
+    if analysis.interval not in INTERVALS:
+        raise ValueError(
+            f"interval={analysis.interval!r} lists rounds or blocks, which were added up; use one of "
+            f"{', '.join(map(repr, INTERVALS))}, or cmp.utilities on the log as one"
+        )
+    interval, p = _limits(summary, outcomes, family, analysis)
+    unknown = clustered & np.isfinite(summary.moments.utility)
+    return _table(
+        keys,
+        summary,
+        interval.without(unknown),
+        np.where(unknown, np.nan, p),
+        unknown,
+        analysis,
+        content_changed,
+    )
+
+
+def _table(
+    keys: Mapping[str, Any],
+    summary: Summary,
+    interval: Interval,
+    p: FloatArray,
+    unknown: BoolArray,
+    analysis: Analysis,
+    content_changed: BoolArray | None,
+) -> pl.DataFrame:
+    sums, counts, m = summary.moments, summary.counts, len(p)
+    state, reason = _states(summary, interval, _NO_LIMITS.get(analysis.interval, _NO_VARIANCE))
     if analysis.estimator == "ht":
-        _say_complete_cases(reason, contrast, counts)
-    if clustered is not None:
-        unknown = clustered & np.isfinite(contrast.utility)
-        reason[unknown] = _SHARED
-        interval, p = interval.without(unknown), np.where(unknown, np.nan, p)
-    arms = {name: counts[name] for name in ("n_exposed", "n_control")}
+        _say_complete_cases(reason, summary)
+    reason[unknown] = _SHARED
+    bounds: dict[str, FloatArray] = {}
+    if analysis.outcome_range is not None:
+        bounds = dict(
+            zip(("bound_low", "bound_high"), summary.bounds.limits(*analysis.outcome_range), strict=True)
+        )
     columns = {
         **keys,
-        **arms,
-        "mean_exposed": contrast.mean_exposed,
-        "mean_control": contrast.mean_control,
-        "utility": contrast.utility,
+        "n_exposed": counts.n_exposed,
+        "n_control": counts.n_control,
+        "mean_exposed": sums.mean_exposed,
+        "mean_control": sums.mean_control,
+        "utility": sums.utility,
         "std_error": interval.std_error,
         "df": interval.df,
         "ci_low": interval.low,
@@ -85,87 +163,119 @@ def tabulate(
         "reason": pl.Series(reason.tolist(), dtype=pl.String),
         "reference": pl.repeat(analysis.reference, m, eager=True),
         "interval": pl.Series(interval.method.tolist(), dtype=pl.String),
-        **{name: values for name, values in counts.items() if name not in arms},
-        "p_missing": missingness_p_values(cells, m),
-        **_bounds(cells, m, analysis),
-        "n_certain": tallies.certain,
-        "n_strata": contrast.n_strata.astype(np.int64),
-        "n_strata_empty": contrast.n_strata_empty.astype(np.int64),
+        "n_missing_exposed": counts.n_missing_exposed,
+        "n_missing_control": counts.n_missing_control,
+        "p_missing": summary.missing_p_values,
+        **bounds,
+        "n_certain": summary.tallies.certain,
+        "n_strata": sums.n_strata.astype(np.int64),
+        "n_strata_empty": (sums.n_strata - sums.n_paired).astype(np.int64),
         "content_changed": np.full(m, False) if content_changed is None else content_changed,
     }
     return pl.DataFrame(columns, nan_to_null=True)
 
 
-def _counts(cells: Cells, m: int) -> dict[str, IntArray]:
-    arms = {"exposed": cells.exposed, "control": cells.control}
-    known = {f"n_{name}": arm.n for name, arm in arms.items()}
-    missing = {f"n_missing_{name}": arm.missing for name, arm in arms.items()}
-    return {
-        name: group_sums(cells.memory, values, m).astype(np.int64)
-        for name, values in (known | missing).items()
-    }
+def _intervals(
+    contrast: Contrast,
+    summary: Summary,
+    outcomes: Outcomes,
+    family: IntArray,
+    analysis: Analysis,
+    rounds_of: Callable[[int], MemoryRounds] | None,
+) -> tuple[Interval, FloatArray]:
+    """Return intervals and p-values of the kind asked for."""
+    kind, level = analysis.interval, analysis.level
+    if kind == "sequence":
+        return sequence_limits(contrast, level=level)
+    if kind == "randomization":
+        if contrast.cells.weighted or rounds_of is None:
+            raise ValueError(
+                "interval='randomization' lists what assignments might have been, which takes rounds whose propensity "
+                "is the same within a stratum: pass strata in which it is, or use another interval"
+            )
+        return randomization_limits(contrast, rounds_of, weights=analysis.weights, level=level)
+    return _limits(summary, outcomes, family, analysis)
 
 
-def _bounds(cells: Cells, m: int, analysis: Analysis) -> dict[str, FloatArray]:
-    if analysis.outcome_range is None:
-        return {}
-    low, high = bounds_of_cells(cells, m, *analysis.outcome_range, weights=analysis.weights)
-    return {"bound_low": low, "bound_high": high}
+def _limits(
+    summary: Summary, outcomes: Outcomes, family: IntArray, analysis: Analysis
+) -> tuple[Interval, FloatArray]:
+    kind, level = analysis.interval, analysis.level
+    interval = confidence_limits(
+        summary.moments, outcomes=outcomes, family=family, interval=kind, level=level
+    )
+    return interval, _p_values(summary, interval, outcomes)
 
 
-def _say_complete_cases(
-    reason: npt.NDArray[np.object_], contrast: Contrast, counts: Mapping[str, IntArray]
-) -> None:
+def _clustered(
+    contrast: Contrast,
+    clusters: Clusters,
+    interval: Interval,
+    p: FloatArray,
+    outcomes: Outcomes,
+    family: IntArray,
+    analysis: Analysis,
+) -> tuple[Interval, FloatArray, BoolArray]:
+    """Replace intervals of memories whose rounds share outcomes; return also where there is none to replace them."""
+    known = clusters.shared & np.isfinite(contrast.utility)
+    if analysis.interval not in CLUSTERED:
+        # a sequence's replicates are blocks, whatever the rounds of one share
+        known = known & (clusters.across | (analysis.interval != "sequence"))
+        return interval.without(known), np.where(known, np.nan, p), known
+    own, own_p = clustered_inference(
+        contrast,
+        clusters,
+        outcomes=outcomes,
+        family=family,
+        interval=analysis.interval,
+        level=analysis.level,
+        as_if_alone=p,
+    )
+    unknown = known & ~contrast.design_count if analysis.estimator == "ht" else known & False
+    interval, p = own.where(known, interval), np.where(known, own_p, p)
+    return interval.without(unknown), np.where(unknown, np.nan, p), unknown
+
+
+def _say_complete_cases(reason: npt.NDArray[np.object_], summary: Summary) -> None:
     """Horvitz-Thompson over the rounds with an outcome estimates their mean, if going missing is no effect."""
-    missing = counts["n_missing_exposed"] + counts["n_missing_control"] > 0
-    for row in np.flatnonzero(missing & np.isfinite(contrast.utility)):
+    missing = summary.counts.n_missing_exposed + summary.counts.n_missing_control > 0
+    for row in np.flatnonzero(missing & np.isfinite(summary.moments.utility)):
         said = "over rounds with an outcome: unbiased if what goes missing does not depend on the draw"
         reason[row] = f"{reason[row]}; {said}" if reason[row] else said
 
 
-def _p_values(contrast: Contrast, interval: Interval, outcomes: Outcomes) -> FloatArray:
-    """Exact for two-valued outcomes with one propensity a stratum; else from the interval's t or normal."""
-    exact = outcomes.two_valued & (not contrast.cells.weighted)
+def _p_values(summary: Summary, interval: Interval, outcomes: Outcomes) -> FloatArray:
+    """Exact for two-valued outcomes with one propensity a stratum; else the interval's own."""
+    exact = outcomes.two_valued & summary.has_margins
     if exact.all():
-        return _exact_p_values(contrast, outcomes)
-    approximate = _p_values_of_t(contrast, interval)
-    return np.where(exact, _exact_p_values(contrast, outcomes), approximate) if exact.any() else approximate
+        return summary.margins.p_values()
+    approximate = _p_values_of_t(summary.moments.utility, interval)
+    if (score := (interval.method == "newcombe") & ~exact).any():
+        approximate = np.where(score, score_p_values(summary.moments, outcomes), approximate)
+    return np.where(exact, summary.margins.p_values(), approximate) if exact.any() else approximate
 
 
-def _exact_p_values(contrast: Contrast, outcomes: Outcomes) -> FloatArray:
-    cells = contrast.cells.select(outcomes.two_valued[contrast.cells.memory])
-    low, scale = outcomes.low[cells.memory], (outcomes.high - outcomes.low)[cells.memory]
-    x1, x0 = (
-        np.rint((arm.total + arm.n * (cells.offset - low)) / scale).astype(np.int64)
-        for arm in (cells.exposed, cells.control)
-    )
-    n1, n0 = cells.exposed.n.astype(np.int64), cells.control.n.astype(np.int64)
-    return conditional_p_values(cells.memory, x1, n1, x0, n0, len(contrast.utility))
-
-
-def _p_values_of_t(contrast: Contrast, interval: Interval) -> FloatArray:
+def _p_values_of_t(utility: FloatArray, interval: Interval) -> FloatArray:
     from scipy.special import ndtr, stdtr
 
-    t = -np.abs(contrast.utility / interval.std_error)
+    t = -np.abs(utility / interval.std_error)
     normal = ~np.isfinite(interval.df)
     tail: FloatArray = np.where(normal, ndtr(t), stdtr(np.where(normal, 1.0, interval.df), t))
     return 2.0 * tail
 
 
 def _states(
-    contrast: Contrast, interval: Interval, counts: Mapping[str, IntArray], tallies: Tallies
+    summary: Summary, interval: Interval, no_limits: str
 ) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
+    sums, counts, tallies = summary.moments, summary.counts, summary.tallies
+    rounds = counts.n_exposed + counts.n_control + counts.n_missing_exposed + counts.n_missing_control
     rules = (
-        *_without_rounds(np.sum(list(counts.values()), axis=0) == 0, tallies),
+        *_without_rounds(rounds == 0, tallies),
         *_with_rounds(counts, tallies),
-        (contrast.n1 == 0, "UNDEREXPOSED", "no stratum holds both arms"),
-        (contrast.n1 < 2, "UNDEREXPOSED", "n1=1"),
-        (contrast.n0 < 2, "UNDEREXPOSED", "n0=1"),
-        (
-            ~np.isfinite(interval.std_error),
-            "ESTIMATED",
-            "no variance: outcomes constant, or n=1 in an arm of a stratum",
-        ),
+        (sums.rounds1 == 0, "UNDEREXPOSED", "no stratum holds both arms"),
+        (sums.rounds1 < 2, "UNDEREXPOSED", "n1=1"),
+        (sums.rounds0 < 2, "UNDEREXPOSED", "n0=1"),
+        (~np.isfinite(interval.std_error), "ESTIMATED", no_limits),
     )
     conditions = [rule[0] for rule in rules]
     index = np.where(np.any(conditions, axis=0), np.argmax(conditions, axis=0), len(rules))
@@ -205,10 +315,10 @@ def _without_rounds(no_rounds: BoolArray, tallies: Tallies) -> tuple[_Rule, ...]
     )
 
 
-def _with_rounds(counts: Mapping[str, IntArray], tallies: Tallies) -> tuple[_Rule, ...]:
+def _with_rounds(counts: Counts, tallies: Tallies) -> tuple[_Rule, ...]:
     """What is said of memories whose arms are empty, or hold no outcome."""
-    n1, n0 = counts["n_exposed"], counts["n_control"]
-    missing1, missing0 = counts["n_missing_exposed"], counts["n_missing_control"]
+    n1, n0 = counts.n_exposed, counts.n_control
+    missing1, missing0 = counts.n_missing_exposed, counts.n_missing_control
     return (
         (n1 + n0 == 0, "NO_OUTCOMES", "no outcome in any eligible round"),
         ((n1 == 0) & (missing1 > 0), "NO_OUTCOMES", "no outcome in any exposed round"),

@@ -6,13 +6,13 @@ import pytest
 from cmp.estimation import utilities
 from tests.estimation.logs import HandMadeLog, two_arms
 
-REASON = "rounds of one episode share an outcome: no interval for independent rounds holds"
 
-
-def reasons(log: HandMadeLog, **options) -> dict[str, str | None]:
+def clustered(log: HandMadeLog, **options) -> dict[str, bool]:
     frame = utilities(log, **options).frame
-    assert ((frame["reason"] == REASON).fill_null(False) <= frame["std_error"].is_null()).all()
-    return dict(frame.select("memory_id", "reason").iter_rows())
+    return {
+        memory: interval.startswith("clustered")
+        for memory, interval in frame.select("memory_id", "interval").iter_rows()
+    }
 
 
 def in_episodes(log: HandMadeLog, *episodes: str | None) -> HandMadeLog:
@@ -21,12 +21,12 @@ def in_episodes(log: HandMadeLog, *episodes: str | None) -> HandMadeLog:
     return log
 
 
-def test_only_memories_with_two_rounds_of_one_episode_lose_their_interval():
+def test_only_memories_with_two_rounds_of_one_episode_have_a_clustered_interval():
     log = in_episodes(two_arms([1.0, 0.0, 1.0], [0.0, 0.0, 1.0]), "e", "e")
     log.block("b2", 6, {"x": 3, "y": 3})
     for i in range(6):
         log.round(f"s{i}", "b2", i, ["x" if i < 3 else "y"], float(i % 2), episode_id=f"f{i}")
-    assert reasons(log) == {"m": REASON, "other": REASON, "x": None, "y": None}
+    assert clustered(log) == {"m": True, "other": True, "x": False, "y": False}
 
 
 def test_an_episode_across_two_blocks_counts_for_those_in_both():
@@ -42,7 +42,7 @@ def test_an_episode_across_two_blocks_counts_for_those_in_both():
                 float(i // 2 % 2),
                 episode_id="e" if i == 0 else None,
             )
-    assert reasons(log) == {"m": REASON, "x": None, "y": None}
+    assert clustered(log) == {"m": True, "x": False, "y": False}
 
 
 @pytest.mark.parametrize("hinder", ["ranked", "removed", "missing"])
@@ -54,17 +54,15 @@ def test_rounds_that_are_in_no_contrast_share_nothing(hinder):
         y = None if hinder == "missing" and i == 7 else float(i // 2 % 2)
         ranked = ["m"] if hinder == "ranked" and i == 7 else []
         log.round(f"r{i}", "b", i, [memory], y, ranked=ranked, episode_id="e" if i >= 6 else None)
-    found = reasons(log)
-    assert found["m"] is None
-    assert (found["x"] == REASON) is (hinder != "missing")
+    assert clustered(log) == {"m": False, "x": hinder != "missing"}
 
 
 def test_by_query_an_episode_is_shared_within_its_query():
     log = two_arms([1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 1.0])
     for (i, entry), group in zip(enumerate(log.rows["rounds"]), ["q1", "q2"] * 4, strict=True):
         entry["group"], entry["episode_id"] = group, f"e{i // 2}"
-    assert set(reasons(log).values()) == {REASON}
-    assert REASON not in reasons(log, by="query").values()
+    assert all(clustered(log).values())
+    assert not any(clustered(log, by="query").values())
 
 
 def test_it_is_what_listing_every_eligible_round_says():
@@ -86,5 +84,7 @@ def test_it_is_what_listing_every_eligible_round_says():
                         eligible[f"m{m}"].append(episode)
         frame = utilities(log).frame.filter(pl.col("utility").is_not_null())
         want = {m: len(set(episodes)) < len(episodes) for m, episodes in eligible.items()}
-        for memory, reason in frame.select("memory_id", "reason").iter_rows():
-            assert (reason == REASON) is want[memory]
+        found = clustered(log)
+        assert {memory: found[memory] for memory in frame["memory_id"]} == {
+            m: want[m] for m in frame["memory_id"]
+        }

@@ -245,17 +245,6 @@ def test_content_that_changed_under_one_id_is_flagged():
     assert not versions["content_changed"].any()
 
 
-def test_rounds_of_one_episode_get_no_interval_for_independent_rounds():
-    log = two_arms([1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0])
-    assert row(log)["ci_low"] is not None
-    for i, entry in enumerate(log.rows["rounds"]):
-        entry["episode_id"] = f"user-{i % 2}"
-    got = row(log)
-    assert got["utility"] == 0.25
-    assert got["std_error"] is got["ci_low"] is got["p_value"] is got["q_value"] is None
-    assert "episode" in got["reason"]
-
-
 @pytest.mark.parametrize(
     "option",
     [{"by": "scope"}, {"reference": "x"}, {"engine": "spark"}, {"estimator": "x"}, {"adjust": "x"}],

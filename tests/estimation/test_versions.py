@@ -93,13 +93,3 @@ def test_equal_ids_and_hashes_of_two_scopes_are_apart():
         ("s", "v2", 4),
         ("ts", "v2", 2),
     ]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"by": "version"}, {"estimator": "ht"}, {"outcome_range": (0, 1)}],
-    ids=lambda o: next(iter(o)),
-)
-def test_what_has_no_meaning_against_cards_is_refused(options):
-    with pytest.raises(ValueError, match="not supported with reference='card'"):
-        utilities(history(*V1), reference="card", **options)

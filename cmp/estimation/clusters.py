@@ -1,0 +1,226 @@
+"""Rounds that share an outcome: how far that moves a contrast's variance, from counts alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cmp.estimation.cells import BoolArray
+from cmp.estimation.estimators import Contrast
+from cmp.estimation.sums import FloatArray, IntArray, group_sums
+
+__all__ = ["Clumping", "Clusters", "clumping"]
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """Which rounds with an outcome are of one episode; a *part* is an episode's rounds in one stratum.
+
+    Rounds without an episode are episodes of their own. Cells follow the order of the cells they belong to.
+    """
+
+    shared: BoolArray
+    """Shape (M,), whether two eligible rounds of the memory are of one episode."""
+    across: BoolArray
+    """Shape (M,), whether its family has an episode with rounds in two blocks."""
+    memory: IntArray
+    """Shape (C,), row of the table."""
+    stratum: IntArray
+    """Shape (C,), code of the stratum; no two cells of a memory have the same."""
+    part_stratum: IntArray
+    """Shape (P,)."""
+    part_episode: IntArray
+    """Shape (P,), a code of the episode within its family."""
+    part_rounds: FloatArray
+    """Shape (P,), rounds that are controls unless ``away`` says otherwise."""
+    cell: IntArray
+    """Shape (K,), a row for each cell and part in which not every round is a control; sorted by cell, then part."""
+    part: IntArray
+    """Shape (K,)."""
+    exposed: FloatArray
+    """Shape (K,), rounds of the part in the cell's exposed arm."""
+    away: FloatArray
+    """Shape (K,), rounds of the part that are not in its control arm."""
+
+    @property
+    def n_strata(self) -> int:
+        """One more than the largest code of a stratum."""
+        return max(_codes(self.stratum), _codes(self.part_stratum))
+
+    def against(self, is_other: BoolArray, rows: BoolArray) -> Clusters:
+        """Return some cells, their control arm made of the exposed rounds of others in the same stratum.
+
+        Parameters
+        ----------
+        is_other, rows
+            Shape (C,), the cells to compare with (cards) and the cells to keep.
+        """
+        theirs = is_other[self.cell]
+        compared = group_sums(self.part[theirs], self.exposed[theirs], len(self.part_rounds))
+        mine, place = rows[self.cell], np.cumsum(rows) - 1
+        return replace(
+            self,
+            memory=self.memory[rows],
+            stratum=self.stratum[rows],
+            part_rounds=compared,
+            cell=place[self.cell[mine]],
+            part=self.part[mine],
+            exposed=self.exposed[mine],
+            away=np.zeros(int(mine.sum())),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Clumping:
+    """What shared outcomes do to a contrast; all ones where every round has an outcome of its own.
+
+    Shapes are (M,), one a memory, or (C,), one a cell of the contrast.
+    """
+
+    inflation: FloatArray
+    """(M,) variance of the contrast over that of independent rounds."""
+    exposed: FloatArray
+    """(M,) mean size of the exposed rounds' episodes, a round as likely to be picked as another."""
+    exposed_of_cell: FloatArray
+    """(C,) the same within a cell."""
+    control_of_cell: FloatArray
+    """(C,) of the control rounds."""
+
+
+def clumping(clusters: Clusters, contrast: Contrast) -> Clumping:
+    r"""Compare the variance of a contrast under outcomes shared within episodes with that of independent rounds.
+
+    A contrast is ``sum_t a_t y_t`` with ``a_t = share / n1`` in exposed and ``-share / n0`` in control rounds of a
+    stratum. Outcomes shared within episodes ``g`` and independent across them have variance
+    ``sigma^2 sum_g (sum_{t in g} a_t)^2``, rounds on their own ``sigma^2 sum_t a_t^2``. The ratio is Moulton's factor
+    for outcomes that agree wholly; it depends on assignments only. It is above 1 where whole episodes were assigned
+    together, and below where exposed rounds have controls of their own episode. There it is not taken to be less
+    than its mean over draws of rounds one by one, ``(n - sum_g t_g^2 / n) / (n - 1)`` in a stratum whose episodes have
+    ``t_g`` of its n rounds, which is exact for the variance over such draws: controls of the same episode take
+    something of the memory's effect away as well, all of it where every episode has the same share of exposed rounds.
+
+    Parameters
+    ----------
+    clusters
+        Of the cells that the contrast was made of.
+    contrast
+        What :func:`combine_strata` returned.
+
+    References
+    ----------
+    Moulton, B. R. (1986). Random group effects and the precision of regression estimates. Journal of Econometrics
+    32, 385-397.
+    """
+    used, m = contrast.cells, len(contrast.utility)
+    n1, n0 = used.exposed.n, used.control.n
+    cells = np.flatnonzero(contrast.kept)
+    shared = clusters.shared[used.memory] & (n1 > 0) & (n0 > 0)
+    up, down, counted = (np.zeros(len(clusters.memory)) for _ in range(3))
+    up[cells[shared]] = (contrast.share / np.where(shared, n1, 1.0))[shared]
+    down[cells[shared]] = (contrast.share / np.where(shared, n0, 1.0))[shared]
+    counted[cells[shared]] = 1.0
+
+    touched = counted[clusters.cell] > 0
+    cell, part = clusters.cell[touched], clusters.part[touched]
+    exposed, away = clusters.exposed[touched], clusters.away[touched]
+    rounds = clusters.part_rounds[part]
+    n_cells = len(clusters.memory)
+    in_stratum = group_sums(clusters.part_stratum, clusters.part_rounds**2, clusters.n_strata)
+
+    def squares_of(new: FloatArray) -> FloatArray:
+        """Sum squares over the parts of each cell, ``new`` in place of the rounds of the touched ones."""
+        return in_stratum[clusters.stratum] + group_sums(cell, new**2 - rounds**2, n_cells)
+
+    q1, q0 = group_sums(cell, exposed**2, n_cells), squares_of(rounds - away)
+    both = squares_of(rounds - away + exposed)[cells]
+    by_episode, squares = _squares_by_episode(clusters, up, down, touched)
+    squares += group_sums(clusters.memory, down**2 * in_stratum[clusters.stratum], m)
+    squares += 2.0 * group_sums(clusters.memory, down * _products_across(clusters, down), m)
+    n = n1 + n0
+    of_cell = contrast.share**2 * np.divide(n, n1 * n0, out=np.zeros(len(n)), where=shared)
+    mean = contrast.sum_cells(of_cell * np.divide(n - both / n, n - 1.0, out=np.zeros(len(n)), where=shared))
+    alone, total1 = contrast.sum_cells(of_cell), contrast.sum_cells(np.where(shared, n1, 0.0))
+    some = total1 > 0
+    return Clumping(
+        np.divide(np.maximum(squares, mean), alone, out=np.ones(m), where=some),
+        np.divide(by_episode, total1, out=np.ones(m), where=some),
+        np.divide(q1[cells], n1, out=np.ones(len(cells)), where=shared),
+        np.divide(q0[cells], n0, out=np.ones(len(cells)), where=shared),
+    )
+
+
+def _squares_by_episode(
+    clusters: Clusters, up: FloatArray, down: FloatArray, touched: BoolArray
+) -> tuple[FloatArray, FloatArray]:
+    """Sum over episodes that hold an exposed or ineligible round.
+
+    Returns, per memory, the squared numbers of exposed rounds, and the squared sums of ``a_t`` less what the episodes
+    would have given as controls throughout.
+    """
+    m, n_parts = len(clusters.shared), max(len(clusters.part_rounds), 1)
+    pairs = clusters.memory[clusters.cell[touched]] * _codes(clusters.part_episode)
+    pairs = np.unique(pairs + clusters.part_episode[clusters.part[touched]])
+    memory, episode = np.divmod(pairs, _codes(clusters.part_episode))
+    by_episode = np.argsort(clusters.part_episode, kind="stable")
+    place, spot = _within(clusters.part_episode[by_episode], episode)
+    part, memory_of_spot = by_episode[spot], memory[place]
+    cell = _find(
+        clusters.memory * clusters.n_strata + clusters.stratum,
+        memory_of_spot * clusters.n_strata + clusters.part_stratum[part],
+    )
+    held = cell >= 0
+    cell, part, place = cell[held], part[held], place[held]
+    row = _find(clusters.cell * n_parts + clusters.part, cell * n_parts + part)
+    exposed = np.where(row >= 0, clusters.exposed[row], 0.0) * (down[cell] > 0)
+    away = np.where(row >= 0, clusters.away[row], 0.0)
+    rounds = clusters.part_rounds[part]
+    ours = group_sums(place, up[cell] * exposed - down[cell] * (rounds - away), len(memory))
+    idle = group_sums(place, down[cell] * rounds, len(memory))
+    count = group_sums(place, exposed, len(memory))
+    return group_sums(memory, count**2, m), group_sums(memory, ours**2 - idle**2, m)
+
+
+def _products_across(clusters: Clusters, down: FloatArray) -> FloatArray:
+    """Return, per cell, ``sum_g t_g t'_g down'`` over the later strata that the cell's episodes run into."""
+    order = np.argsort(clusters.part_episode, kind="stable")
+    first, spot = _within(clusters.part_episode[order], clusters.part_episode)
+    second = order[spot]
+    later = clusters.part_stratum[second] > clusters.part_stratum[first]
+    first, second = first[later], second[later]
+    n_strata = clusters.n_strata
+    code, at = np.unique(
+        clusters.part_stratum[first] * n_strata + clusters.part_stratum[second], return_inverse=True
+    )
+    product = group_sums(at, clusters.part_rounds[first] * clusters.part_rounds[second], len(code))
+    one, other = np.divmod(code, n_strata)
+    by_stratum = np.argsort(clusters.stratum, kind="stable")
+    pair, spot = _within(clusters.stratum[by_stratum], one)
+    cell = by_stratum[spot]
+    across = _find(
+        clusters.memory * n_strata + clusters.stratum, clusters.memory[cell] * n_strata + other[pair]
+    )
+    held = across >= 0
+    return group_sums(cell[held], product[pair[held]] * down[across[held]], len(clusters.memory))
+
+
+def _codes(values: IntArray) -> int:
+    return int(values.max(initial=0)) + 1
+
+
+def _within(ascending: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray]:
+    """Return every pair of an index of ``wanted`` and a place of ``ascending`` that holds its value."""
+    start, end = (np.searchsorted(ascending, wanted, side=side) for side in ("left", "right"))
+    n = end - start
+    index = np.repeat(np.arange(len(wanted)), n)
+    return index, np.arange(n.sum()) - np.repeat(np.cumsum(n) - n - start, n)
+
+
+def _find(values: IntArray, wanted: IntArray) -> IntArray:
+    """Return where each wanted value stands among distinct ones; -1 where it does not."""
+    if not len(values):
+        return np.full(len(wanted), -1)
+    order = np.argsort(values, kind="stable")
+    spot = np.minimum(np.searchsorted(values[order], wanted), len(values) - 1)
+    found: IntArray = np.where(values[order[spot]] == wanted, order[spot], -1)
+    return found

@@ -1,0 +1,159 @@
+"""Where a log's rows are joined and summed: polars, or the DuckDB or Spark that people have."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import narwhals.stable.v2 as nw
+import polars as pl
+
+from cmp.errors import MissingExtraError
+from cmp.estimation.settled import LogFrames
+from cmp.log.parquet import ParquetLog
+from cmp.log.schema import BLOCKS, EXPOSURES, OUTCOMES, ROSTERS, ROUNDS, TABLES, Table
+
+__all__ = ["ENGINES", "Engine", "engine_named"]
+
+ENGINES = ("polars", "duckdb", "spark")
+
+#: Types that a column keeps on every engine; times stay as the file has them.
+_TYPES: Mapping[Any, Any] = {
+    pl.String: nw.String,
+    pl.Int64: nw.Int64,
+    pl.Float64: nw.Float64,
+    pl.Boolean: nw.Boolean,
+}
+
+
+class Engine(Protocol):
+    """Reads a log's tables where they lie, and takes a small frame in."""
+
+    def frames(self, log: LogFrames) -> Any:
+        """Return an object with the five tables of a log as lazy frames of the engine's own."""
+
+    def adopt(self, frame: pl.DataFrame) -> nw.LazyFrame[Any]:
+        """Return a frame as the engine's own."""
+
+
+@contextmanager
+def engine_named(name: str) -> Iterator[Engine]:
+    """Open an engine.
+
+    Raises
+    ------
+    MissingExtraError
+        Where it is not installed.
+    ValueError
+        For another name.
+    """
+    if name == "polars":
+        yield _Polars()
+    elif name == "duckdb":
+        with tempfile.TemporaryDirectory(prefix="cmp-") as folder, _duckdb() as connection:
+            yield _Elsewhere(
+                Path(folder),
+                read=lambda files: connection.read_parquet(list(map(str, files)), union_by_name=True),
+                take=connection.from_arrow,
+            )
+    elif name == "spark":
+        session = _spark()
+        with tempfile.TemporaryDirectory(prefix="cmp-") as folder:
+            yield _Elsewhere(
+                Path(folder),
+                read=lambda files: session.read.option("mergeSchema", "true").parquet(*map(str, files)),
+                take=session.createDataFrame,
+            )
+    else:
+        raise ValueError(f"engine={name!r} is not supported; use {' or '.join(map(repr, ENGINES))}")
+
+
+class _Polars:
+    def frames(self, log: LogFrames) -> LogFrames:
+        return log
+
+    def adopt(self, frame: pl.DataFrame) -> nw.LazyFrame[Any]:
+        return nw.from_native(frame.lazy())
+
+
+class _Elsewhere:
+    """An engine that reads Parquet files; a log that is kept otherwise is written to such files first."""
+
+    def __init__(
+        self, folder: Path, *, read: Callable[[list[Path]], Any], take: Callable[[Any], Any]
+    ) -> None:
+        self._folder, self._read, self._take = folder, read, take
+        self._written = 0
+
+    def frames(self, log: LogFrames) -> Any:
+        return _Tables({table: self._table(log, table) for table in TABLES})
+
+    def adopt(self, frame: pl.DataFrame) -> nw.LazyFrame[Any]:
+        found: nw.LazyFrame[Any] = nw.from_native(self._take(frame.to_arrow()))
+        return found
+
+    def _table(self, log: LogFrames, table: Table) -> Any:
+        files = log.files(table) if isinstance(log, ParquetLog) else []
+        if not files:
+            self._written += 1
+            files = [self._folder / f"{self._written}.parquet"]
+            getattr(log, table.name)().sink_parquet(files[0])
+        frame = nw.from_native(self._read(files))
+        present = frame.collect_schema().names()
+        known = [column for column in table.columns if column.name in present]
+        types = {column.name: _TYPES[column.dtype] for column in known if column.dtype in _TYPES}
+        kept = [nw.col(name).cast(types[name]) if name in types else nw.col(name) for name in present]
+        return nw.to_native(frame.select(*kept))
+
+
+class _Tables:
+    """The five tables of a log on an engine."""
+
+    def __init__(self, tables: dict[Table, Any]) -> None:
+        self._tables = tables
+
+    def rounds(self) -> Any:
+        return self._tables[ROUNDS]
+
+    def exposures(self) -> Any:
+        return self._tables[EXPOSURES]
+
+    def outcomes(self) -> Any:
+        return self._tables[OUTCOMES]
+
+    def blocks(self) -> Any:
+        return self._tables[BLOCKS]
+
+    def rosters(self) -> Any:
+        return self._tables[ROSTERS]
+
+
+@contextmanager
+def _duckdb() -> Iterator[Any]:
+    try:
+        import duckdb
+        import pyarrow  # noqa: F401 (frames go there and back as Arrow)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"{error.name} is not installed; pip install 'causal-memory-policy[duckdb]'"
+        ) from error
+    with duckdb.connect() as connection:
+        yield connection
+
+
+def _spark() -> Any:
+    """Return the session that is running, or a local one."""
+    try:
+        import pyarrow  # noqa: F401
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"{error.name} is not installed; pip install 'causal-memory-policy[spark]'"
+        ) from error
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    return SparkSession.builder.appName("causal-memory-policy").getOrCreate()

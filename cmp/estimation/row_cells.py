@@ -1,0 +1,293 @@
+"""Additive statistics per (memory, stratum) from rows of (round, memory), listed in full or implied by a roster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cmp.estimation.cells import Arm, BoolArray, Cells, Tallies
+from cmp.estimation.sums import FloatArray, IntArray, group_sums, limb_sums, split_into_limbs
+
+__all__ = ["CodedRoster", "CodedRows", "RowStatistics", "statistics_of_roster", "statistics_of_rows"]
+
+#: Codes per row above which sorting rows is cheaper than a table of all codes.
+_SPARSE = 8
+
+#: Least binary exponent of a scope's unit: below it limbs would be subnormal.
+_LEAST_EXPONENT = -900
+
+
+@dataclass(frozen=True, slots=True)
+class CodedRows:
+    """Rounds (T) and rows (E) with their names replaced by codes; strata (S) are in the order of their names."""
+
+    y: FloatArray
+    """(T,), NaN where missing."""
+    stratum: IntArray
+    """(T,)."""
+    block: IntArray
+    """(T,), the design's stratum: by query, several strata are of one."""
+    episode: IntArray
+    """(T,), -1 where the round is alone."""
+    family: IntArray
+    """(S,), the scope (or scope and query) of each stratum."""
+    scope: IntArray
+    """(S,)."""
+    round: IntArray
+    """(E,)."""
+    memory: IntArray
+    """(E,), 0 to ``n_memories - 1``."""
+    assigned: BoolArray
+    propensity: FloatArray
+    eligible: BoolArray
+    n_memories: int
+
+    @property
+    def key(self) -> IntArray:
+        """(E,), code of each row's (family, memory)."""
+        return self.key_of(self.stratum[self.round], self.memory)
+
+    def key_of(self, stratum: IntArray, memory: IntArray) -> IntArray:
+        """Return the code of (family, memory)."""
+        return self.family[stratum] * self.n_memories + memory
+
+    def cell_of(self, rows: BoolArray) -> IntArray:
+        """Return the code of (stratum, memory) of some rows."""
+        return self.stratum[self.round[rows]] * self.n_memories + self.memory[rows]
+
+
+@dataclass(frozen=True, slots=True)
+class CodedRoster:
+    """Who might have been drawn in each round of a stratum of the design, each of shape (R,) but the last."""
+
+    base: IntArray
+    """The design's stratum."""
+    memory: IntArray
+    propensity: FloatArray
+    base_of: IntArray
+    """(S,), the design's stratum of each stratum (by query, several are of one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStatistics:
+    """What the table of utilities is made from; K keys, sorted codes of (family, memory)."""
+
+    keys: IntArray
+    cells: Cells
+    cell: IntArray
+    """(C,), code of each cell's (stratum, memory)."""
+    tallies: Tallies
+    shared: BoolArray
+    """(K,), whether two of the memory's own rounds are of one episode."""
+    use: BoolArray
+    """(E,), rows that are in an arm."""
+    implied: bool
+    """Whether rounds of a cell's stratum without a row are controls."""
+
+
+def statistics_of_rows(coded: CodedRows) -> RowStatistics:
+    """Sum rows up where they list every memory that might have been drawn."""
+    pi = coded.propensity
+    use = coded.eligible & (pi > 0.0) & (pi < 1.0)
+    cell, place = _distinct(coded.cell_of(use), len(coded.family) * coded.n_memories)
+    least, most = np.full(len(cell), np.inf), np.full(len(cell), -np.inf)
+    np.minimum.at(least, place, pi[use])
+    np.maximum.at(most, place, pi[use])
+    constant = not (most > least).any()
+    arms = _counted if constant else _weighted
+    cells = arms(coded, use, place, cell, least)
+    keys, row = _distinct(coded.key, (int(coded.family.max(initial=0)) + 1) * coded.n_memories)
+    certain = coded.eligible & ~use
+    tallies = [
+        np.bincount(row, weights=rows, minlength=len(keys)).astype(np.int64)
+        for rows in (~coded.eligible, certain, certain & (pi >= 1.0))
+    ]
+    shared = _shared_episodes(coded.episode[coded.round[use]], coded.y[coded.round[use]], row[use], len(keys))
+    return _found(coded, keys, cell, cells, tallies=tallies, shared=shared, use=use, implied=False)
+
+
+def statistics_of_roster(coded: CodedRows, roster: CodedRoster) -> RowStatistics:
+    """Sum up by subtraction where rows list the drawn memories alone: the rest of a stratum's rounds are controls."""
+    n, n_strata = coded.n_memories, len(coded.family)
+    order = np.argsort(roster.base, kind="stable")
+    starts = np.searchsorted(roster.base[order], roster.base_of)
+    sizes = np.searchsorted(roster.base[order], roster.base_of, side="right") - starts
+    strata = np.repeat(np.arange(n_strata), sizes)
+    within = np.arange(len(strata)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    member = order[np.repeat(starts, sizes) + within]
+    cell, sorted_by = np.unique(strata * n + roster.memory[member], return_index=True)
+    pi = roster.propensity[member][sorted_by]
+    limbs = _limbs(coded)
+    rounds = np.arange(len(coded.y))
+    barred = ~coded.eligible & np.isin(coded.cell_of(np.ones_like(coded.eligible)), cell)
+    groups = [
+        np.searchsorted(cell, coded.cell_of(rows)) for rows in (coded.eligible & coded.assigned, barred)
+    ]
+    chosen = [coded.round[rows] for rows in (coded.eligible & coded.assigned, barred)]
+    drawn, rest = [], []
+    for limb in limbs:
+        whole = limb_sums(coded.stratum, limb, rounds, n_strata)[:, cell // n]
+        one, away = (limb_sums(g, limb, r, len(cell)) for g, r in zip(groups, chosen, strict=True))
+        drawn.append(one)
+        rest.append(whole - one - away)
+    exposed, control = (Arm.unweighted(*(limb.sum(axis=0) for limb in arm)) for arm in (drawn, rest))
+    chance = (pi > 0.0) & (pi < 1.0)
+    cells = Cells.unweighted(
+        np.arange(len(cell)), _offset(coded)[cell // n], pi, exposed, control, place=cell // n
+    ).select(chance)
+    keys, row = np.unique(coded.key_of(cell // n, cell % n), return_inverse=True)
+    everyone = exposed.n + exposed.missing + control.n + control.missing
+    out = group_sums(groups[1], np.ones(len(groups[1])), len(cell))
+    tallies = [
+        group_sums(row, values, len(keys)).astype(np.int64)
+        for values in (out, everyone * ~chance, everyone * (pi >= 1.0))
+    ]
+    shared = _shared_of_roster(coded, cell[chance], keys, groups[1], chosen[1], np.flatnonzero(chance))
+    use = coded.eligible & np.isin(coded.cell_of(np.ones_like(coded.eligible)), cell[chance])
+    return _found(coded, keys, cell[chance], cells, tallies=tallies, shared=shared, use=use, implied=True)
+
+
+def _distinct(codes: IntArray, n_codes: int) -> tuple[IntArray, IntArray]:
+    """Return the codes that occur, sorted, and the place of each; without sorting where most codes occur."""
+    if n_codes > _SPARSE * len(codes):
+        found, place = np.unique(codes, return_inverse=True)
+        return found, place
+    occurs = np.zeros(n_codes, dtype=bool)
+    occurs[codes] = True
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[codes]
+
+
+def _found(
+    coded: CodedRows,
+    keys: IntArray,
+    cell: IntArray,
+    cells: Cells,
+    *,
+    tallies: list[IntArray],
+    shared: BoolArray,
+    use: BoolArray,
+    implied: bool,
+) -> RowStatistics:
+    key = coded.key_of(cell // coded.n_memories, cell % coded.n_memories)
+    placed = replace(cells, memory=np.searchsorted(keys, key))
+    # rows do not say that it was the ranker which barred a memory
+    tallied = Tallies(np.zeros(len(keys), dtype=np.int64), *tallies)
+    return RowStatistics(keys, placed, cell, tallied, shared, use, implied)
+
+
+def _offset(coded: CodedRows) -> FloatArray:
+    """Return each stratum's least outcome; 0 without one."""
+    known = ~np.isnan(coded.y)
+    least = np.full(len(coded.family), np.inf)
+    np.minimum.at(least, coded.stratum[known], coded.y[known])
+    return np.where(np.isfinite(least), least, 0.0)
+
+
+def _centred(coded: CodedRows) -> FloatArray:
+    """Return outcomes less their stratum's least; 0 where missing."""
+    return np.nan_to_num(coded.y - _offset(coded)[coded.stratum], nan=0.0)
+
+
+def _split(values: FloatArray, scope: IntArray, n_terms: int) -> list[FloatArray]:
+    """Split into limbs that are fractions of each scope's largest value: what one holds never rounds another's."""
+    top = np.zeros(int(scope.max(initial=-1)) + 1)
+    np.maximum.at(top, scope, np.abs(values))
+    unit = np.ldexp(1.0, np.maximum(np.frexp(top)[1], _LEAST_EXPONENT))[scope]
+    return [limb * unit for limb in split_into_limbs(values / unit, n_terms)]
+
+
+def _limbs(coded: CodedRows) -> list[list[FloatArray]]:
+    """Return limbs of what is summed over rounds: known, missing, d and d squared."""
+    known, d = ~np.isnan(coded.y), _centred(coded)
+    scope, n = coded.scope[coded.stratum], len(coded.y)
+    return [_split(column.astype(np.float64), scope, n) for column in (known, ~known, d, d**2)]
+
+
+def _counted(coded: CodedRows, use: BoolArray, place: IntArray, cell: IntArray, pi: FloatArray) -> Cells:
+    limbs, rounds, drawn = _limbs(coded), coded.round[use], coded.assigned[use]
+    exposed, control = (
+        Arm.unweighted(*(limb_sums(place[z], limb, rounds[z], len(cell)).sum(axis=0) for limb in limbs))
+        for z in (drawn, ~drawn)
+    )
+    stratum = cell // coded.n_memories
+    return Cells.unweighted(
+        np.arange(len(cell)), _offset(coded)[stratum], pi, exposed, control, place=stratum
+    )
+
+
+def _weighted(coded: CodedRows, use: BoolArray, place: IntArray, cell: IntArray, _: FloatArray) -> Cells:
+    """The same with weights 1/pi and 1/(1 - pi), which differ from round to round."""
+    rounds, drawn, pi = coded.round[use], coded.assigned[use], coded.propensity[use]
+    y, d, scope = coded.y[rounds], _centred(coded)[rounds], coded.scope[coded.stratum[rounds]]
+    known = ~np.isnan(y)
+    weight = 1.0 / np.where(drawn, pi, 1.0 - pi)
+
+    def add(rows: BoolArray, values: npt.NDArray[np.float64] | float) -> FloatArray:
+        terms = np.where(rows, values, 0.0)
+        return sum(
+            (group_sums(place, limb, len(cell)) for limb in _split(terms, scope, len(coded.y))),
+            np.zeros(len(cell)),
+        )
+
+    arms = []
+    for z in (drawn, ~drawn):
+        seen = z & known
+        weighted = weight, weight**2, weight * d, weight * d**2
+        arms.append(Arm(add(seen, 1.0), add(z & ~known, 1.0), *(add(seen, values) for values in weighted)))
+    stratum = cell // coded.n_memories
+    nowhere = np.full(len(cell), np.nan)
+    plain = Cells.unweighted(
+        np.arange(len(cell)), _offset(coded)[stratum], nowhere, arms[0], arms[1], place=stratum
+    )
+    return replace(
+        plain,
+        weighted=True,
+        second_moment=add(known, (weight * np.nan_to_num(y)) ** 2),
+        information=add(known, pi * (1.0 - pi)),
+    )
+
+
+def _shared_episodes(episode: IntArray, y: FloatArray, key: IntArray, n_keys: int) -> BoolArray:
+    """Say of each key whether two of its rounds with an outcome are of one episode."""
+    rows = (episode >= 0) & ~np.isnan(y)
+    shared = np.zeros(n_keys, dtype=bool)
+    if rows.any():
+        pairs = episode[rows] * n_keys + key[rows]
+        found, count = np.unique(pairs, return_counts=True)
+        shared[found[count > 1] % n_keys] = True
+    return shared
+
+
+def _shared_of_roster(
+    coded: CodedRows,
+    cell: IntArray,
+    keys: IntArray,
+    barred: IntArray,
+    barred_rounds: IntArray,
+    places: IntArray,
+) -> BoolArray:
+    """The same where a cell's rounds are its stratum's, less those in which it was barred.
+
+    Only rounds that share an episode are listed, each with its stratum's memories.
+    """
+    shared = np.zeros(len(keys), dtype=bool)
+    known = (coded.episode >= 0) & ~np.isnan(coded.y)
+    pair = coded.episode * (int(coded.family.max(initial=0)) + 1) + coded.family[coded.stratum]
+    _, back, count = np.unique(pair[known], return_inverse=True, return_counts=True)
+    several = np.flatnonzero(known)[count[back] > 1]
+    if not several.size:
+        return shared
+    n = coded.n_memories
+    by_stratum = cell // n
+    starts, ends = (
+        np.searchsorted(by_stratum, coded.stratum[several], side=side) for side in ("left", "right")
+    )
+    sizes = ends - starts
+    rounds = np.repeat(several, sizes)
+    at = np.repeat(starts, sizes) + np.arange(len(rounds)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    away = np.isin(rounds * (int(places.max(initial=0)) + 1) + places[at],
+                   barred_rounds * (int(places.max(initial=0)) + 1) + barred)  # fmt: skip
+    key = np.searchsorted(keys, coded.key_of(by_stratum[at], cell[at] % n))
+    return _shared_episodes(coded.episode[rounds[~away]], coded.y[rounds[~away]], key[~away], len(keys))

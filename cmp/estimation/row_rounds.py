@@ -1,0 +1,107 @@
+"""Which rounds a memory's cells are made of: for episodes that share outcomes, and for randomization tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+
+from cmp.estimation.clusters import Clusters
+from cmp.estimation.episodes import clusters_of_rounds
+from cmp.estimation.randomization import MemoryRounds
+from cmp.estimation.row_cells import CodedRows, RowStatistics
+from cmp.estimation.sums import IntArray
+
+__all__ = ["clusters_of_rows", "memory_rounds"]
+
+
+def clusters_of_rows(coded: CodedRows, found: RowStatistics) -> Clusters | None:
+    """Return which rounds of the cells share an outcome; None where none do."""
+    if not found.shared.any():
+        return None
+    strata, stratum_of_cell = np.unique(found.cell // coded.n_memories, return_inverse=True)
+    dense = np.full(len(coded.family), -1)
+    dense[strata] = np.arange(len(strata))
+    stratum, y = dense[coded.stratum], coded.y
+    rounds = pl.DataFrame(
+        {
+            "round_id": np.arange(len(y)),
+            "block_id": coded.block,
+            "family": coded.family[coded.stratum],
+            "stratum": pl.Series(stratum).replace(-1, None),
+            "episode_id": pl.Series(coded.episode).replace(-1, None),
+            "y": pl.Series(y).fill_nan(None),
+        }
+    )
+    cells = pl.DataFrame(
+        {
+            "row": found.cells.memory,
+            "stratum": stratum_of_cell,
+            "memory_id": found.cell % coded.n_memories,
+        }
+    )
+    drawn = found.use & coded.assigned
+    away_cell, away_round = _absent(coded, found)
+    at = np.concatenate([coded.round[drawn], away_round])
+    memory = np.concatenate([coded.memory[drawn], found.cell[away_cell] % coded.n_memories])
+    is_drawn = np.arange(len(at)) < int(drawn.sum())
+    events = pl.DataFrame({"round_id": at, "memory_id": memory, "drawn": is_drawn})
+    none_withheld = pl.DataFrame(
+        schema={"round_id": pl.Int64, "row": pl.Int64, "place": pl.Int64, "away": pl.Boolean}
+    )
+    family = found.keys // coded.n_memories
+    return clusters_of_rounds(rounds, cells, events, none_withheld, found.shared, family)
+
+
+def memory_rounds(coded: CodedRows, found: RowStatistics) -> Callable[[int], MemoryRounds]:
+    """Return a function of a row of the table that lists its eligible rounds with an outcome."""
+
+    def rounds_of(row: int) -> MemoryRounds:
+        mine = found.use & (coded.memory == found.keys[row] % coded.n_memories)
+        mine &= coded.family[coded.stratum[coded.round]] == found.keys[row] // coded.n_memories
+        listed, drawn = coded.round[mine], coded.assigned[mine]
+        if found.implied:
+            _, everything = _rounds_of_cells(coded, found.cell[found.cells.memory == row])
+            rounds = np.setdiff1d(everything, _barred(coded, int(found.keys[row] % coded.n_memories)))
+            assigned = np.isin(rounds, listed[drawn])
+        else:
+            rounds, assigned = listed, drawn
+        known = ~np.isnan(coded.y[rounds])
+        rounds = rounds[known]
+        return MemoryRounds(coded.y[rounds], assigned[known], coded.stratum[rounds])
+
+    return rounds_of
+
+
+def _barred(coded: CodedRows, memory: int) -> IntArray:
+    away = ~coded.eligible & (coded.memory == memory)
+    rounds: IntArray = coded.round[away]
+    return rounds
+
+
+def _rounds_of_cells(coded: CodedRows, cell: IntArray) -> tuple[IntArray, IntArray]:
+    """List the rounds of each cell's stratum: which cell, and which round."""
+    order = np.argsort(coded.stratum, kind="stable")
+    by_stratum, strata = coded.stratum[order], cell // coded.n_memories
+    starts = np.searchsorted(by_stratum, strata)
+    sizes = np.searchsorted(by_stratum, strata, side="right") - starts
+    which = np.repeat(np.arange(len(cell)), sizes)
+    within = np.arange(len(which)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return which, order[np.repeat(starts, sizes) + within]
+
+
+def _absent(coded: CodedRows, found: RowStatistics) -> tuple[IntArray, IntArray]:
+    """Return (cell, round) pairs that are in no arm: barred, or not listed where rows list everything."""
+    rows = ~coded.eligible if found.implied else found.use
+    codes = coded.cell_of(rows)
+    inside = np.isin(codes, found.cell)
+    place, rounds = np.searchsorted(found.cell, codes[inside]), coded.round[rows][inside]
+    if found.implied:
+        return place, rounds
+    sizes = np.bincount(coded.stratum, minlength=len(coded.family))[found.cell // coded.n_memories]
+    partial = np.flatnonzero(np.bincount(place, minlength=len(found.cell)) < sizes)
+    which, at = _rounds_of_cells(coded, found.cell[partial])
+    t = len(coded.y)
+    gone = ~np.isin(partial[which] * t + at, place * t + rounds)
+    return partial[which[gone]], at[gone]
