@@ -1,5 +1,6 @@
 """The command line, ``cmpolicy``."""
 
-from cmp.cli.commands import app, main
+from cmp.cli import commands, judging  # noqa: F401 (they add their commands to the app)
+from cmp.cli.application import app, main
 
 __all__ = ["app", "main"]

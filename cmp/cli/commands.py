@@ -1,19 +1,25 @@
-"""The commands, their options, and what goes wrong in them said in a line.
-
-Exit codes: 0, 1 where there are findings, 2 where the call or its input is wrong.
-"""
+"""The commands that run, estimate, compare and keep: demo, estimate, auc, support, validate, export."""
 
 from __future__ import annotations
 
-import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.markup import escape
 
-from cmp.cli.output import Format, console, emit, errors
-from cmp.errors import CmpError
+from cmp.cli.application import (
+    ByOption,
+    FormatOption,
+    LevelOption,
+    LogPath,
+    MetricOption,
+    OutputOption,
+    app,
+    examples,
+)
+from cmp.cli.output import Format, console, emit, errors, working
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,32 +27,8 @@ if TYPE_CHECKING:
     from cmp.evaluation import SupportReport
     from cmp.retrievers import Fused, ScoringBackend
 
-__all__ = ["app", "main"]
 
-app = typer.Typer(
-    name="cmpolicy",
-    help="Which retrieved memories actually help? Randomized context slots, one log, honest utilities.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-LogPath = Annotated[
-    str,
-    typer.Argument(help="A SQLite log, or a directory that `cmpolicy export` wrote.", show_default=False),
-]
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to write the result.")]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write to this file.", show_default=False)
-]
-MetricOption = Annotated[str, typer.Option(help="Which outcome.")]
-ByOption = Annotated[
-    Literal["memory", "query"], typer.Option(help="A row for each memory, or for each memory and query.")
-]
-LevelOption = Annotated[float, typer.Option(help="Confidence level.", min=0.5, max=0.9999)]
-
-
-@app.command()
+@app.command(epilog=examples("cmpolicy demo", "cmpolicy demo --data data/locomo --log demo.db"))
 def demo(
     data: Annotated[
         Path | None,
@@ -79,7 +61,12 @@ def demo(
     )
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "cmpolicy estimate exposures.db",
+        "cmpolicy estimate exposures.db --by query --format csv -o utilities.csv",
+    )
+)
 def estimate(
     log: LogPath,
     by: Annotated[
@@ -93,7 +80,7 @@ def estimate(
         Literal["difference", "hajek", "ht"], typer.Option(help="Estimator.")
     ] = "difference",
     interval: Annotated[
-        Literal["auto", "newcombe", "moderated", "pooled", "neyman", "welch"], typer.Option(help="Interval.")
+        str, typer.Option(help="Interval, by any name cmp.utilities knows: auto, newcombe, moderated, ...")
     ] = "auto",
     reference: Annotated[
         Literal["pool", "card"],
@@ -108,6 +95,14 @@ def estimate(
             show_default=False,
         ),
     ] = None,
+    carryover: Annotated[
+        Literal["include", "exclude"],
+        typer.Option(help="Rounds of an episode after a memory was first shown in it."),
+    ] = "include",
+    window: Annotated[
+        float | None,
+        typer.Option(help="Days after a round in which an outcome counts.", min=0, show_default=False),
+    ] = None,
     output_format: FormatOption = Format.table,
     output: OutputOption = None,
 ) -> None:
@@ -117,17 +112,20 @@ def estimate(
     from cmp.estimation import utilities
     from cmp.log import open_log
 
-    result = utilities(
-        open_log(log),
-        by=by,
-        metric=metric,
-        estimator=estimator,
-        interval=interval,
-        reference=reference,
-        adjust=adjust,
-        level=level,
-        outcome_range=outcome_range,
-    )
+    with working("estimating"):
+        result = utilities(
+            open_log(log),
+            by=by,
+            metric=metric,
+            estimator=estimator,
+            interval=interval,
+            reference=reference,
+            adjust=adjust,
+            level=level,
+            outcome_range=outcome_range,
+            carryover=carryover,
+            window=None if window is None else timedelta(days=window),
+        )
     frame = result.frame.sort("utility", descending=True, nulls_last=True)
     if output_format is not Format.table:
         emit(frame, output_format, output, "utilities")
@@ -152,7 +150,7 @@ def estimate(
         errors().print("A dash is not zero: it is not known, and state and reason say why.")
 
 
-@app.command()
+@app.command(epilog=examples("cmpolicy auc exposures.db --qrels labels.qrels"))
 def auc(
     log: LogPath,
     qrels: Annotated[
@@ -174,9 +172,9 @@ def auc(
     from cmp.evaluation import read_qrels
     from cmp.log import open_log
 
-    result = area(
-        utilities(open_log(log), by=by, metric=metric), read_qrels(qrels), within=within, level=level
-    )
+    with working("estimating"):
+        found = utilities(open_log(log), by=by, metric=metric)
+        result = area(found, read_qrels(qrels), within=within, level=level)
     rows = [("within " + within, result)] + ([("pooled", result.pooled)] if result.pooled is not None else [])
     names = [
         "auc",
@@ -211,7 +209,12 @@ def auc(
         )
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "cmpolicy support exposures.db --qrels labels.qrels",
+        "cmpolicy support --data data/locomo --retriever fused --cutoff 10",
+    )
+)
 def support(
     log: Annotated[str | None, typer.Argument(help="A log; or give --data.", show_default=False)] = None,
     qrels: Annotated[
@@ -252,7 +255,8 @@ def support(
         if value is not None:
             raise typer.BadParameter(f"{name} does not go with {'--data' if log is None else 'a log'}")
     if log is not None:
-        found = report(open_log(log), qrels=None if qrels is None else read_qrels(qrels))
+        with working("reading the log"):
+            found = report(open_log(log), qrels=None if qrels is None else read_qrels(qrels))
     else:
         found = _support_on_locomo(data, retriever or "bm25", memories or "turns_with_captions", cutoff or 6)
     if output_format is not Format.table:
@@ -284,7 +288,7 @@ def _support_on_locomo(
         )
 
 
-@app.command()
+@app.command(epilog=examples("cmpolicy validate exposures.db"))
 def validate(
     log: LogPath,
     output_format: FormatOption = Format.table,
@@ -295,7 +299,8 @@ def validate(
 
     from cmp.log import open_log, validate_log
 
-    findings = validate_log(open_log(log))
+    with working("checking"):
+        findings = validate_log(open_log(log))
     names = ("table", "row", "problem", "mend")
     frame = pl.DataFrame(
         [[getattr(finding, name) for name in names] for finding in findings],
@@ -310,7 +315,7 @@ def validate(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=examples("cmpolicy export exposures.db exported/"))
 def export(
     log: LogPath,
     directory: Annotated[
@@ -321,7 +326,8 @@ def export(
     """Export a log to Parquet, one folder a table. `cmp.open_log` and the other commands read it back."""
     from cmp.log import open_log
 
-    target = open_log(log).export(directory, overwrite=overwrite)
+    with working("exporting"):
+        target = open_log(log).export(directory, overwrite=overwrite)
     console().print(f"exported to {escape(str(target))}")
 
 
@@ -333,17 +339,3 @@ def _retriever(name: str, memories: pl.DataFrame) -> ScoringBackend | Fused:
     if name == "dense":
         return Dense.from_frame(memories)
     return Fused([BM25.from_frame(memories), Dense.from_frame(memories)])
-
-
-def main() -> None:
-    """Run ``cmpolicy``; errors that are the input's are one line, not a traceback."""
-    try:
-        app(prog_name="cmpolicy", standalone_mode=True)
-    except (CmpError, ValueError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            sys.exit(0)
-        errors().print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        errors().print("interrupted; what was logged is kept")
-        sys.exit(130)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["Format", "console", "emit", "errors", "show"]
+__all__ = ["Format", "console", "emit", "errors", "show", "working"]
 
 #: Columns of text are at least this wide before a table grows beyond the terminal.
 FOLDED = 12
@@ -36,6 +38,18 @@ def console() -> Console:
 def errors() -> Console:
     """Return the console of messages."""
     return Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def working(what: str, where: Console | None = None) -> Iterator[None]:
+    """Show, on a terminal, what is being done and for how long: for work whose end cannot be told."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    where = where or errors()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=where, transient=True, disable=not where.is_terminal) as progress:
+        progress.add_task(what, total=None)
+        yield
 
 
 def emit(frame: pl.DataFrame, output_format: Format, output: Path | None, title: str) -> None:

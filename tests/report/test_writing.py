@@ -1,0 +1,187 @@
+"""The report is one file that needs nothing, hides nothing and runs nothing."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from html.parser import HTMLParser
+
+import pytest
+
+import cmp
+from cmp.report import PARTS, write_report
+from cmp.report.forest import Estimate, draw_forest
+from tests.serving.stores import store, wrapped
+
+VOID = {"meta", "line", "circle", "br"}
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</style><script>alert(2)</script>",
+    "javascript:alert(3)",
+    "&lt;already&gt;",
+    "\x00\x1b[31m\u202egnp.exe",
+    "{{7*7}}${7*7}",
+    "x" * 300,
+]
+
+
+class Reader(HTMLParser):
+    """Every tag with its attributes, and the text; raises where tags do not nest."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.words, self.open = [], [], []
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(self.words)
+
+
+def serve(folder, ids=None, rounds=60, **settings):
+    held = store(10, ["m1"]) if ids is None else None
+    settings = {"slots": 3, "random_slots": 1, **settings}
+    if held is not None:
+        memory = wrapped(folder, held, **settings)
+    else:
+        memory = cmp.wrap(
+            lambda query: [], list_ids=lambda scope: ids, get=lambda ids, scope: list(ids), seed=1,
+            log=folder / "x.db", **settings,
+        )  # fmt: skip
+    for number in range(rounds):
+        scope = "s" if ids is None else "<i>scope</i>"
+        context = memory.retrieve("q", scope=scope, group=f"<u>q{number % 2}</u>")
+        memory.record(context.round_id, float(number % 3 == 0))
+    memory.flush()
+    return memory
+
+
+def read(memory, folder, **options):
+    path = write_report(memory.log, folder / "report.html", **options)
+    return Reader(path.read_text("utf-8"))
+
+
+def test_the_report_says_what_was_asked_found_and_checked(tmp_path):
+    done = []
+    page = read(serve(tmp_path), tmp_path, advance=done.append)
+    for words in (
+        "What was asked",
+        "reward",
+        "60, 60 of them randomized",
+        "What is known",
+        "ESTIMATED",
+        "Utilities",
+    ):
+        assert words in page.text
+    assert "ALWAYS_RANKED" in page.text
+    assert "Can the log be trusted" in page.text
+    assert "No check failed." in page.text
+    assert done == [1] * PARTS
+    assert sum(tag == "circle" for tag, _ in page.tags) == 9
+
+
+def test_relative_to_the_pool_no_sign_goes_without_its_warning(tmp_path):
+    assert "the sign is not" in read(serve(tmp_path), tmp_path).text
+    cards = serve(tmp_path / "c", reference_cards=3) if (tmp_path / "c").mkdir() is None else None
+    page = read(cards, tmp_path, reference="card")
+    assert "the sign is not" not in page.text
+    assert "not a retention policy" in page.text
+    assert "cards are alike (A/A)" in page.text
+
+
+@pytest.mark.parametrize("by", ["memory", "query"])
+def test_hostile_ids_and_queries_are_text_and_nothing_else(tmp_path, by):
+    memory = serve(tmp_path, HOSTILE, rounds=80)
+    page = read(memory, tmp_path, by=by, title="<script>title</script>")
+    names = {tag for tag, _ in page.tags}
+    assert not names & {"script", "img", "i", "u", "a", "iframe", "link", "object", "form", "base"}
+    for _, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "href", "style")]
+    for memory_id in (HOSTILE[0], HOSTILE[2], "&lt;already&gt;", "<i>scope</i>"):
+        assert memory_id in page.text
+    raw = (tmp_path / "report.html").read_text("utf-8")
+    assert "\x00" not in raw
+    assert "\x1b" not in raw
+    assert "\u202e" not in raw
+
+
+def test_the_file_needs_no_network(tmp_path):
+    raw = write_report(serve(tmp_path).log, tmp_path / "report.html").read_text("utf-8")
+    assert re.findall(r"https?:|url\(|@import|//[a-z]", raw) == []
+    assert "default-src 'none'" in raw
+
+
+def test_labels_add_support_and_auc(tmp_path):
+    memory = serve(tmp_path)
+    labels = tmp_path / "labels.qrels"
+    labels.write_text("<u>q0</u> 0 m5 1\n<u>q1</u> 0 m4 1\n")
+    page = read(memory, tmp_path, by="query", qrels=labels)
+    assert "never own" in page.text
+    assert "AUC of key memories" in page.text
+    labels.write_text("other 0 m5 1\n")
+    assert "The labels do not fit this log" in read(memory, tmp_path, qrels=cmp.read_qrels(labels)).text
+
+
+def test_held_out_rounds_add_what_exploring_cost(tmp_path):
+    assert "What exploring cost" in read(serve(tmp_path, holdout=0.3), tmp_path).text
+
+
+def test_a_damaged_log_has_a_report_that_says_so(tmp_path):
+    memory = serve(tmp_path)
+    with sqlite3.connect(memory.log.path) as connection:
+        connection.execute("DELETE FROM blocks")
+    connection.close()
+    page = read(memory, tmp_path)
+    assert "A check failed" in page.text
+    assert "does not allow an estimate" in page.text
+    with sqlite3.connect(memory.log.path) as connection:
+        connection.execute("DROP TABLE rounds")
+    connection.close()
+    assert "The log cannot be read" in read(memory, tmp_path).text
+
+
+def test_options_that_are_wrong_are_refused(tmp_path):
+    memory = serve(tmp_path)
+    with pytest.raises(ValueError, match="no reference cards"):
+        write_report(memory.log, tmp_path / "r.html", reference="card")
+    with pytest.raises(ValueError, match="it has 'reward'"):
+        write_report(memory.log, tmp_path / "r.html", metric="clicks")
+
+
+def test_an_empty_log_has_a_report(tmp_path):
+    path = write_report(cmp.open_log(tmp_path / "e.db", create=True), tmp_path / "r.html")
+    assert "No memory has an estimate" in Reader(path.read_text("utf-8")).text
+
+
+def test_many_memories_are_drawn_by_their_ends(tmp_path):
+    ids = [f"m{i}" for i in range(60)]
+    page = read(serve(tmp_path, ids, rounds=150), tmp_path)
+    assert "the 20 highest and lowest of 60" in page.text
+    assert sum(tag == "circle" for tag, _ in page.tags) == 40
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-9, -3.2, 1e6])
+def test_a_drawing_holds_its_points_whatever_the_scale(value):
+    drawing = draw_forest(
+        [Estimate("a", value, value - 1e-9, value + 1e-9), Estimate("b", 0.0, None, None)], "u"
+    )
+    places = [float(x) for x in re.findall(r'cx="([^"]+)"', drawing)]
+    assert all(270 <= x <= 860 for x in places)
+    assert 2 <= len(re.findall('text-anchor="middle"', drawing)) <= 12
