@@ -1,0 +1,159 @@
+"""Lines of JSON: this package's own records, or anybody's rounds and memories."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from cmp.errors import CmpError
+from cmp.foreign.building import build_log
+from cmp.foreign.frames import SUMS_WITHIN, checked_k
+from cmp.foreign.lines import RowBuffer, json_objects
+from cmp.foreign.logs import ForeignLog
+from cmp.foreign.problems import ForeignLogError, Places, Problems, finite_number
+from cmp.log.gathering import GatheredLog
+from cmp.log.jsonl import read_jsonl as read_own_records
+from cmp.protocols import canonical_id
+
+__all__ = ["read_jsonl"]
+
+#: How the first line of a file of this package's records begins.
+_OWN: Final = b'{"crc32":"'
+
+_FLAGS: Final = ("assigned", "eligible")
+_NUMBERS: Final = ("propensity", "outcome", "k")
+_IDS: Final = ("round_id", "memory_id", "scope", "stratum", "group", "episode_id")
+
+
+def read_jsonl(
+    *paths: str | os.PathLike[str],
+    round: str = "round_id",
+    memory: str = "memory_id",
+    assigned: str = "assigned",
+    propensity: str = "propensity",
+    outcome: str = "outcome",
+    scope: str | None = None,
+    stratum: str | None = None,
+    query: str | None = None,
+    episode: str | None = None,
+    eligible: str | None = None,
+    k: int | str | None = None,
+    memories: str = "memories",
+    sums_within: float = SUMS_WITHIN,
+) -> ForeignLog | GatheredLog:
+    r"""Read lines of JSON: those of a :class:`cmp.JsonlSink` as the log they are, others as rounds and memories.
+
+    Parameters
+    ----------
+    paths
+        Files, gzipped or not, read as streams. Several are one log.
+    round, memory, assigned, propensity, outcome, scope, stratum, query, episode, eligible, k, sums_within
+        Names of the fields, and what they mean, as in :func:`cmp.from_frame`. A line is one row of a round and memory.
+    memories
+        Where a line has a list under this name, it is a whole round, and the list holds its rows: what a row does not
+        say (the outcome, the scope) its round does.
+
+    Returns
+    -------
+    ForeignLog or cmp.log.GatheredLog
+        For ``cmp.utilities``.
+
+    Raises
+    ------
+    FileNotFoundError
+        Where a file is not there.
+    PositivityError, InvalidIdError, ConflictingOutcomeError, ForeignLogError
+        As in :func:`cmp.from_frame`, each problem with its line.
+
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> def line(number, drawn, y):
+    ...     rows = [{"memory_id": m, "assigned": m == drawn, "propensity": 0.5} for m in "ab"]
+    ...     return json.dumps({"round_id": number, "outcome": y, "memories": rows})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "rounds.jsonl"
+    ...     _ = path.write_text("\n".join([line(1, "a", 1), line(2, "b", 0), line(3, "a", None), line(4, "b", 1)]))
+    ...     log = read_jsonl(path)
+    >>> log
+    ForeignLog(4 rounds, 2 memories, 1 without an outcome)
+    """
+    if not paths:
+        raise ForeignLogError("no file was named; give the paths to read")
+    if _is_own(paths[0]):
+        return read_own_records(*paths)
+    names = {"round_id": round, "memory_id": memory, "assigned": assigned, "propensity": propensity}
+    names |= {"outcome": outcome}
+    given = {"scope": scope, "stratum": stratum, "group": query, "episode_id": episode, "eligible": eligible}
+    names |= {name: field for name, field in given.items() if field is not None}
+    names |= {"k": k} if isinstance(k, str) else {}
+    schema = {
+        name: pl.Boolean if name in _FLAGS else pl.Float64 if name in _NUMBERS else pl.String
+        for name in names
+    }
+    rows = RowBuffer(schema)
+    named = [os.fspath(path) for path in paths]
+    problems, notes, starts = Problems(", ".join(named)), Counter[str](), []
+    for path in named:
+        starts.append((len(rows), path))
+        _read(path, names, memories, rows, problems, notes=notes, prefix=f"{path}, " * (len(named) > 1))
+    problems.raise_any()
+    table, lines = rows.frame()
+    places = Places(problems.source, lines, "line", starts)
+    return build_log(
+        table,
+        None,
+        checked_k(k),
+        sums_within,
+        problems=problems,
+        places=places,
+        metric=outcome,
+        notes=notes,
+    )
+
+
+def _is_own(path: str | os.PathLike[str]) -> bool:
+    with Path(path).open("rb") as file:
+        return _OWN.startswith(file.read(len(_OWN)))  # an empty file too: a sink that was given nothing yet
+
+
+def _read(
+    path: str | os.PathLike[str],
+    names: Mapping[str, str],
+    memories: str,
+    rows: RowBuffer,
+    problems: Problems,
+    *,
+    notes: Counter[str],
+    prefix: str,
+) -> None:
+    for line, whole in json_objects(path, problems, notes, prefix):
+        parts = whole.get(memories, [whole])
+        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+            problems.add(f"{prefix}line {line}: {memories!r} is no list of objects")
+            continue
+        for part in parts:
+            try:
+                rows.extend(
+                    line, 1, {name: _value(name, field, part, whole) for name, field in names.items()}
+                )
+            except CmpError as error:
+                problems.add(f"{prefix}line {line}: {error}", type(error))
+
+
+def _value(name: str, field: str, part: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
+    if field not in part and field not in whole and name not in ("outcome", "episode_id"):
+        raise ForeignLogError(f"it has no {field!r}, and no other name was given for it")
+    value = part.get(field, whole.get(field))
+    if name in _IDS:
+        return None if value is None and name == "episode_id" else canonical_id(value, repr(field))
+    if name in _FLAGS:
+        if value not in (0, 1) or not isinstance(value, int | float):
+            raise ForeignLogError(f"{field!r} is {value!r}; give true or false")
+        return bool(value)
+    return None if value is None else finite_number(value, repr(field))
