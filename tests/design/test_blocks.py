@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import FrozenInstanceError
 from fractions import Fraction
 
 import numpy as np
@@ -85,6 +86,29 @@ def test_block_length_is_what_the_contract_says():
     assert block_length(33, 2) == 33
     assert block_length(5, 4, 1) == 2
     assert block_length(1_000_000, 2, 2, 500) == 500
+
+
+def test_a_block_has_one_round_at_least():
+    """One memory a slot and one exposure each is a single round; so is a cap of one, and so would be no roster."""
+    assert block_length(2, 2, 1) == 1
+    assert block_length(32, 2, max_block_rounds=1) == 1
+    assert block_length(0, 2) == 1
+
+
+def test_fractions_of_an_exposure_are_counted_exactly():
+    """0.3 is a little less than 3/10 as a float, and 0.1 a little more than 1/10: the float is what counts."""
+    assert block_length(10, 3, 0.3) == 1
+    assert block_length(10, 1, 0.1) == 2
+    assert block_length(12, 1, 0.5) == 6
+
+
+def test_a_block_cannot_be_changed_and_is_equal_to_itself_alone():
+    """Its arrays compare element by element, which is neither a truth value nor a hash."""
+    block, same = uniform_block(4, 2), uniform_block(4, 2)
+    with pytest.raises(FrozenInstanceError):
+        block.length = 5
+    assert block != same
+    assert {block, same, block} == {same, block}
 
 
 DRAW = """

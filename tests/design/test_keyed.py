@@ -63,9 +63,10 @@ def test_keys_tell_apart_what_concatenation_would_not():
     assert len(keys) == 6
 
 
-def test_more_than_there_are_cannot_be_drawn():
-    with pytest.raises(ValueError, match="cannot draw 3 of 2"):
-        keyed_sample(0, 2, 3)
+@pytest.mark.parametrize(("n", "k"), [(2, 3), (3, -1), (0, 1)])
+def test_more_than_there_are_or_less_than_none_cannot_be_drawn(n, k):
+    with pytest.raises(ValueError, match=f"cannot draw {k} of {n}"):
+        keyed_sample(0, n, k)
 
 
 GOLDEN_KEY = 9441383461025544874456577426245930844

@@ -33,6 +33,8 @@ SMALL = [
 
 #: balanced_table(5, 4, 2, seed=11) under PCG64.
 GOLDEN = [[0, 3], [4, 1], [2, 1], [4, 2]]
+#: balanced_table(4, 4, 2, seed=11): every pass begins with a row.
+GOLDEN_WHOLE_PASSES = [[2, 1], [0, 2], [3, 1], [3, 0]]
 
 
 def drawn(n: int, length: int, k: int):
@@ -159,6 +161,7 @@ def test_a_seed_gives_the_same_table_again():
     """A golden vector: a change of numpy's stream shows here (stored tables are not affected by it)."""
     assert cmp.balanced_table(5, 4, 2, 11).tolist() == cmp.balanced_table(5, 4, 2, 11).tolist()
     assert cmp.balanced_table(5, 4, 2, 11).tolist() == GOLDEN
+    assert cmp.balanced_table(4, 4, 2, 11).tolist() == GOLDEN_WHOLE_PASSES
 
 
 def test_a_million_memories_take_linear_time_and_memory():
