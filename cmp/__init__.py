@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from cmp.estimation import (
         JointUtilities,
         Utilities,
+        UtilityStatistics,
         adjusted_estimate,
         confidence_sequence,
         differential_missingness,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         shrink,
         shrink_arrays,
         utilities,
+        utility_statistics,
     )
     from cmp.evaluation import (
         Auc,
@@ -157,6 +159,7 @@ _HOMES = {
     "cmp.estimation": (
         "JointUtilities",
         "Utilities",
+        "UtilityStatistics",
         "adjusted_estimate",
         "confidence_sequence",
         "differential_missingness",
@@ -174,6 +177,7 @@ _HOMES = {
         "shrink",
         "shrink_arrays",
         "utilities",
+        "utility_statistics",
     ),
     "cmp.evaluation": (
         "Auc",
@@ -248,6 +252,7 @@ __all__ = [
     "UndecidableError",
     "UnknownRoundError",
     "Utilities",
+    "UtilityStatistics",
     "adjusted_estimate",
     "auc",
     "auc_arrays",
@@ -283,6 +288,7 @@ __all__ = [
     "simulate",
     "support",
     "utilities",
+    "utility_statistics",
     "validate_log",
     "wrap",
     "write_report",

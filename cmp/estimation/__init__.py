@@ -1,8 +1,10 @@
 """Utilities of memories, from logs and plain arrays, with intervals that hold at a handful of exposures."""
 
+from cmp.estimation.additive import UtilityStatistics
 from cmp.estimation.adjustment import adjusted_estimate
 from cmp.estimation.arrays import estimate
 from cmp.estimation.from_log import utilities
+from cmp.estimation.from_parts import utility_statistics
 from cmp.estimation.intervals import NewcombeInterval, newcombe_interval
 from cmp.estimation.joint import JointUtilities, joint_utilities
 from cmp.estimation.missing import differential_missingness, missing_outcome_bounds
@@ -24,6 +26,7 @@ __all__ = [
     "Posterior",
     "RandomizationTest",
     "Utilities",
+    "UtilityStatistics",
     "adjusted_estimate",
     "confidence_sequence",
     "differential_missingness",
@@ -41,4 +44,5 @@ __all__ = [
     "shrink",
     "shrink_arrays",
     "utilities",
+    "utility_statistics",
 ]

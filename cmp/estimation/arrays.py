@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cmp.errors import PositivityError
-from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies, describe_outcomes
+from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies
 from cmp.estimation.inputs import read_booleans, read_outcomes, read_strata
+from cmp.estimation.outcome_sums import describe_outcomes
 from cmp.estimation.randomization import MemoryRounds
 from cmp.estimation.sums import FloatArray, IntArray, limb_sums, split_into_limbs
 from cmp.estimation.table import Analysis, Utilities

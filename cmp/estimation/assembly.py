@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies, describe_outcomes
+from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies
 from cmp.estimation.clusters import Clusters
 from cmp.estimation.consistency import check_certain
 from cmp.estimation.episodes import clusters_of_rounds
 from cmp.estimation.log_rounds import rounds_by_row
+from cmp.estimation.outcome_sums import OutcomeSums, sum_outcomes
 from cmp.estimation.randomization import MemoryRounds
 from cmp.estimation.sums import FloatArray, IntArray, group_sums
 
@@ -27,14 +28,14 @@ class LogStatistics:
     """``scope``, ``group`` (by query), ``memory_id``; sorted."""
     cells: Cells
     tallies: Tallies
-    outcomes: Outcomes
-    """One a memory: those of its family."""
-    extremes: tuple[float, float] | None
-    """Least and greatest outcome of randomized rounds; None without any."""
+    outcome_sums: OutcomeSums
+    """One a family."""
     family: IntArray
     """Shape (M,), one code a scope, or a scope and group."""
     clusters: Clusters | None
     """Episodes of the cells' rounds, then those of ``withholding``'s; None where no memory has two of one episode."""
+    content: pl.Series
+    """M texts, a hash of what each memory was delivered as, the least of several; null where none was noted."""
     content_changed: BoolArray
     """Shape (M,)."""
     stratum: IntArray
@@ -47,6 +48,11 @@ class LogStatistics:
     """Lists the eligible rounds with an outcome of a row of ``keys``."""
     withholding: Cells
     """Rounds in which a ranked memory was kept against those in which it was withheld: strata of their own."""
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """What values outcomes take, one a memory: those of its family."""
+        return self.outcome_sums.described().of(self.family)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +75,8 @@ class Frames:
     """Rounds that kept or withheld a ranked memory by chance."""
     kept: pl.DataFrame
     """Their sums, one row a (stratum, memory, probability of being kept)."""
-    changed: pl.DataFrame
-    """Keys of memories whose content changed."""
+    contents: pl.DataFrame
+    """Keys of memories with a noted content: ``content``, the least hash, and ``changed``, whether it is not alone."""
     shared: pl.DataFrame
     """Keys of memories with two rounds of one episode."""
 
@@ -90,10 +96,8 @@ def assemble(frames: Frames) -> LogStatistics:
     chance = (pi > 0.0) & (pi < 1.0)
     eligible = everyone["rounds"] - barred["rounds"]
     certain = [np.where(of, eligible, 0.0) for of in (~chance, pi >= 1.0)]
-    tallies = (
-        group_sums(memory, values, len(keys)).astype(np.int64)
-        for values in (one["ranked_rounds"], barred["rounds"], *certain)
-    )
+    out_of_arms = (one["ranked_rounds"], barred["rounds"], *certain)
+    tallies = (group_sums(memory, values, len(keys)).astype(np.int64) for values in out_of_arms)
     families = keys.select(key[:-1])
     family = _integers(families.select(pl.struct(pl.all()).rle_id()).to_series())
     codes = families.with_columns(family=pl.Series(family)).unique()
@@ -103,7 +107,7 @@ def assemble(frames: Frames) -> LogStatistics:
     drawn_cells = drawn_cells.join(names, on=frames.strata, how="left", maintain_order="left")
     rounds = frames.rounds.join(names, on=frames.strata, how="left").join(codes, on=key[:-1], how="left")
     placed, withheld = _withholding(frames, keys)
-    shared = _is_in(keys, frames.shared, key)
+    noted = keys.join(frames.contents, on=key, how="left", maintain_order="left")
     return LogStatistics(
         keys=keys,
         cells=Cells.unweighted(
@@ -116,11 +120,13 @@ def assemble(frames: Frames) -> LogStatistics:
             place=_integers(cells["nth"]),
         ).select(chance),
         tallies=Tallies(*tallies),
-        outcomes=_describe(rounds, frames.strata, family),
+        outcome_sums=_sum_outcomes(rounds, frames.strata, family),
         family=family,
-        clusters=clusters_of_rounds(rounds, drawn_cells, frames.events, withheld, shared, family),
-        extremes=_extremes(rounds["y"].drop_nulls().to_numpy()),
-        content_changed=_is_in(keys, frames.changed, key),
+        clusters=clusters_of_rounds(
+            rounds, drawn_cells, frames.events, withheld, _is_in(keys, frames.shared, key), family
+        ),
+        content=noted["content"],
+        content_changed=noted["changed"].fill_null(False).to_numpy(),
         stratum=_integers(drawn_cells["stratum"]),
         rounds_of_stratum=np.bincount(_integers(rounds["stratum"].drop_nulls()), minlength=names.height),
         n_roster=cells.filter(chance)["size"].cast(pl.Float64).to_numpy(),
@@ -153,18 +159,13 @@ def _integers(series: pl.Series) -> IntArray:
     return series.cast(pl.Int64).to_numpy()
 
 
-def _describe(rounds: pl.DataFrame, strata: list[str], family: IntArray) -> Outcomes:
-    """Describe the outcomes of each memory's family; ``family`` has an entry a memory."""
+def _sum_outcomes(rounds: pl.DataFrame, strata: list[str], family: IntArray) -> OutcomeSums:
+    """Sum up the outcomes of each family; ``family`` has an entry a memory."""
     known = rounds.filter(pl.col("y").is_not_null() & pl.col("family").is_not_null())
     stratum = known.select(pl.struct(strata).rank("dense").cast(pl.Int64) - 1).to_series()
-    found = describe_outcomes(
+    return sum_outcomes(
         known["y"].to_numpy(), stratum.to_numpy(), known["family"].to_numpy(), int(family.max(initial=-1)) + 1
     )
-    return found.of(family)
-
-
-def _extremes(y: FloatArray) -> tuple[float, float] | None:
-    return (float(y.min()), float(y.max())) if y.size else None
 
 
 def _columns(cells: pl.DataFrame, names: Sequence[str], prefix: str) -> dict[str, FloatArray]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cmp.estimation.sums import FloatArray, IntArray, group_sums
+from cmp.estimation.sums import FloatArray, IntArray
 
-__all__ = ["Arm", "BoolArray", "Cells", "Outcomes", "Tallies", "describe_outcomes"]
+__all__ = ["Arm", "BoolArray", "Cells", "Outcomes", "Tallies"]
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -185,59 +185,3 @@ class Outcomes:
     def of(self, family: IntArray) -> Outcomes:
         """Return the outcomes of each memory's family."""
         return Outcomes(*(getattr(self, field.name)[family] for field in fields(self)))
-
-
-def describe_outcomes(y: FloatArray, stratum: IntArray, family: IntArray, n_families: int) -> Outcomes:
-    """Describe known outcomes, one family at a time.
-
-    Parameters
-    ----------
-    y, stratum, family
-        Shape (T,): outcomes, codes of strata, codes of families (0 to F-1, unions of strata).
-    n_families
-        F; families without an outcome are not two-valued.
-
-    Examples
-    --------
-    >>> y, one = np.array([0.0, 0.0, 0.0, 1.0] * 10), np.zeros(40, dtype=int)
-    >>> found = describe_outcomes(y, one, one, 1)
-    >>> found.two_valued.tolist(), found.kurtosis.round(2).tolist()
-    ([True], [2.33])
-
-    A constant 7 has no variance, and is no proportion:
-
-    >>> describe_outcomes(y * 0 + 7, one, one, 1).two_valued.tolist()
-    [False]
-    """
-    low, high = np.full(n_families, np.inf), np.full(n_families, -np.inf)
-    np.minimum.at(low, family, y)
-    np.maximum.at(high, family, y)
-    between = np.bincount(family[(y != low[family]) & (y != high[family])], minlength=n_families) > 0
-    kurtosis, varies = _kurtosis_within(y, stratum, family, n_families)
-    is_bit = np.isin(low, (0.0, 1.0)) & np.isin(high, (0.0, 1.0))
-    two_valued = ~between & (is_bit | ((low < high) & varies))
-    constant_bit = is_bit & (low == high)
-    return Outcomes(
-        np.where(constant_bit | (low > high), 0.0, low),
-        np.where(constant_bit, 1.0, high),
-        two_valued,
-        kurtosis,
-    )
-
-
-def _kurtosis_within(
-    y: FloatArray, stratum: IntArray, family: IntArray, n_families: int
-) -> tuple[FloatArray, BoolArray]:
-    """Return each family's kurtosis about the means of its strata, and whether outcomes vary within them."""
-    sizes = np.bincount(stratum)
-    least = np.full(len(sizes), np.inf)
-    np.minimum.at(least, stratum, y)
-    d = y - least[stratum]
-    residual = d - (group_sums(stratum, d, len(sizes)) / np.maximum(sizes, 1))[stratum]
-    second, fourth = (group_sums(family, residual**power, n_families) for power in (2, 4))
-    count = np.bincount(family, minlength=n_families)
-    varies = np.bincount(family[d > 0], minlength=n_families) > 0
-    found = np.full(n_families, 3.0)
-    np.divide(fourth * count, second**2, out=found, where=varies & (second > 0))
-    # what the order of the sums left is cut off
-    return np.array([float(f"{value:.9g}") for value in found]), varies

@@ -9,7 +9,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 
 from cmp.estimation.consistency import check_drawn
-from cmp.estimation.settled import LogFrames
+from cmp.estimation.settled import LogFrames, collected
 from cmp.estimation.sums import limb_quanta
 
 __all__ = [
@@ -69,12 +69,12 @@ def drawn_or_barred(
     """
     is_random, is_card = nw.col("arm") == "random", nw.col("arm") == "card"
     is_ranked, is_elsewhere = nw.col("arm").is_in(["ranked", "withheld"]), nw.col("arm") == "elsewhere"
-    events = (
+    events = collected(
         nw.from_native(log.exposures())
         .filter(((is_random | is_card) & nw.col("assigned")) | is_ranked | is_elsewhere)
+        .select("round_id", "memory_id", (~is_random & ~is_card).alias("barred"), is_ranked.alias("ranked"))
         .group_by("round_id", "memory_id")
-        .agg((~is_random & ~is_card).max().alias("barred"), is_ranked.max().alias("ranked"))
-        .collect()
+        .agg(nw.col("barred").max(), nw.col("ranked").max())
     )
     place = rounds.select("round_id", "block_row", *strata, *sums)
     joined = events.join(place, on="round_id", how="inner")
@@ -116,7 +116,7 @@ def kept_or_withheld(
     withheld = nw.col("arm") == "withheld"
     kept = (nw.col("arm") == "ranked") & ~nw.col("assigned")
     by_chance = (nw.col("propensity") > 0.0) & (nw.col("propensity") < 1.0)
-    return (
+    rows = (
         nw.from_native(log.exposures())
         .filter((withheld | kept) & by_chance)
         .with_columns(
@@ -124,9 +124,8 @@ def kept_or_withheld(
             withheld.alias("away"),
         )
         .select("round_id", "memory_id", "kept", "away")
-        .collect()
-        .join(rounds.select("round_id", *strata, *sums), on="round_id", how="inner")
     )
+    return collected(rows).join(rounds.select("round_id", *strata, *sums), on="round_id", how="inner")
 
 
 def sums_of_withholding(

@@ -9,19 +9,16 @@ from datetime import timedelta
 import polars as pl
 
 from cmp.design.cards import CARD_PREFIX
-from cmp.estimation.cards import against_cards
 from cmp.estimation.carryover import CARRYOVER
-from cmp.estimation.cells import Cells
-from cmp.estimation.clusters import Clusters
+from cmp.estimation.engines import ENGINES, Engine, engine_named
+from cmp.estimation.from_parts import cells_against, condenses, has_parts, statistics_for, sum_of_parts
 from cmp.estimation.from_rows import RowLog, utilities_of_rows
+from cmp.estimation.intervals import INTERVALS
 from cmp.estimation.merging import STRATA, merge_short_strata
-from cmp.estimation.missing import check_range
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.settled import LogFrames
-from cmp.estimation.statistics import LogStatistics, statistics_of_log
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate
-from cmp.estimation.versions import VersionedLog
 
 __all__ = ["utilities"]
 
@@ -77,7 +74,8 @@ def utilities(
     adjust
         How q-values are made: ``"bh"``, ``"by"`` or ``"holm"``, over the whole table, all metrics together.
     engine
-        ``"polars"``.
+        Where rows are joined and summed: ``"polars"``, ``"duckdb"`` (extra ``[duckdb]``) or ``"spark"`` (extra
+        ``[spark]``; the session that is running, or a local one).
     weights
         How strata combine: ``"precision"``, n1 n0 / (n1 + n0), or ``"rounds"``.
     outcome_range
@@ -152,7 +150,7 @@ def utilities(
     for name, value, supported in (
         ("by", by, ("memory", "query", "version")),
         ("reference", reference, ("pool", "card")),
-        ("engine", engine, ("polars",)),
+        ("engine", engine, ENGINES),
         ("carryover", carryover, CARRYOVER),
         ("strata", strata, STRATA),
     ):
@@ -160,17 +158,8 @@ def utilities(
             raise ValueError(f"{name}={value!r} is not supported; use {' or '.join(map(repr, supported))}")
     if isinstance(log, RowLog):
         _check_rows(log, metric=metric, engine=engine, carryover=carryover, window=window, strata=strata)
-        return utilities_of_rows(
-            log,
-            by,
-            estimator,
-            interval,
-            level,
-            reference,
-            adjust,
-            weights=weights,
-            outcome_range=outcome_range,
-        )
+        asked = (by, estimator, interval, level, reference, adjust)
+        return utilities_of_rows(log, *asked, weights=weights, outcome_range=outcome_range)
     analysis = Analysis(
         estimator=estimator,
         interval=interval,
@@ -180,11 +169,15 @@ def utilities(
         reference=reference,
         outcome_range=outcome_range,
     )
-    _check_reference(analysis, by)
-    _check_carryover(analysis, by, carryover)
-    _check_strata(analysis, strata, carryover)
+    _check_together(analysis, by, carryover, strata, engine, window)
     names = _metrics(metric)
-    frames = [_table(log, by, name, analysis, carryover, window, strata) for name in names]
+    is_additive = by != "version" and strata == "block" and carryover == "include"
+    with engine_named(engine) as opened:
+        if is_additive and analysis.interval in INTERVALS and has_parts(log):
+            frames = [_from_sums(log, opened, by, name, analysis, window) for name in names]
+        else:
+            tables = opened.frames(log)
+            frames = [_table(tables, by, name, analysis, carryover, window, strata) for name in names]
     if not isinstance(metric, str):
         labelled = zip(names, frames, strict=True)
         frames = [frame.select(pl.lit(name).alias("metric"), pl.all()) for name, frame in labelled]
@@ -209,11 +202,41 @@ def _check_rows(log: RowLog, **options: object) -> None:
             )
 
 
+def _check_together(
+    analysis: Analysis, by: str, carryover: str, strata: str, engine: str, window: timedelta | None
+) -> None:
+    """Refuse options that do not go together."""
+    _check_reference(analysis, by)
+    _check_carryover(analysis, by, carryover)
+    _check_strata(analysis, strata, carryover)
+    _check_engine(engine, by, carryover, window)
+
+
+def _check_engine(engine: str, by: str, carryover: str, window: timedelta | None) -> None:
+    """Refuse what goes through rounds one after the other, which polars alone does."""
+    for wrong, what in (
+        (by == "version", "by='version'"),
+        (carryover == "exclude", "carryover='exclude'"),
+        (window is not None, "window"),
+    ):
+        if wrong and engine != "polars":
+            raise ValueError(f"engine={engine!r} does not go with {what}; use engine='polars'")
+
+
 def _metrics(metric: str | Sequence[str]) -> list[str]:
     names = [metric] if isinstance(metric, str) else list(metric)
     if not names or len(set(names)) < len(names):
         raise ValueError(f"metric={metric!r} names none, or one twice; give a name or several different ones")
     return names
+
+
+def _from_sums(
+    log: LogFrames, engine: Engine, by: str, metric: str, analysis: Analysis, window: timedelta | None
+) -> pl.DataFrame:
+    """Return the table for one metric from a log's parts, one after the other."""
+    sums = sum_of_parts(log, engine, by, metric, analysis, window)
+    asked = (analysis.interval, analysis.level, analysis.adjust)
+    return sums.utilities(*asked, outcome_range=analysis.outcome_range).frame
 
 
 def _table(
@@ -226,10 +249,10 @@ def _table(
     strata: str,
 ) -> pl.DataFrame:
     """Return the table for one metric, without cards: they are no hypotheses, and count in no family."""
-    condense = analysis.estimator != "ht" and strata == "block"
-    found = _statistics(log, by, metric, analysis, carryover, window, condense)
+    condense = condenses(analysis) and strata == "block"
+    found = statistics_for(log, by, metric, analysis, carryover=carryover, window=window, condense=condense)
     merged = strata == "merged"
-    cells, clusters = _cells(
+    cells, clusters = cells_against(
         replace(found, cells=merge_short_strata(found)) if merged else found, analysis.reference
     )
     frame = tabulate(
@@ -308,44 +331,3 @@ def _check_strata(analysis: Analysis, strata: str, carryover: str) -> None:
     ):
         if wrong:
             raise ValueError(f"strata='merged' does not go with {why}")
-
-
-def _statistics(
-    log: LogFrames,
-    by: str,
-    metric: str,
-    analysis: Analysis,
-    carryover: str,
-    window: timedelta | None,
-    condense: bool,
-) -> LogStatistics:
-    source = VersionedLog(log) if by == "version" else log
-    found = statistics_of_log(
-        source,
-        metric=metric,
-        by_query=by == "query",
-        condense=condense,
-        carryover=carryover,
-        window=window,
-    )
-    if analysis.outcome_range is not None and found.extremes is not None:
-        check_range(*found.extremes, *analysis.outcome_range)
-    if not isinstance(source, VersionedLog):
-        return found
-    named = found.keys.select(pl.col("memory_id").alias("unit")).join(
-        source.units, on="unit", how="left", maintain_order="left"
-    )
-    return replace(found, keys=named.select("scope", "memory_id", "content_hash"))
-
-
-def _cells(found: LogStatistics, reference: str) -> tuple[Cells, Clusters | None]:
-    is_card = found.keys["memory_id"].str.starts_with(CARD_PREFIX).to_numpy()
-    if reference == "pool":
-        joined = found.cells.joined(found.withholding) if len(found.withholding.memory) else found.cells
-        return joined, found.clusters
-    if not is_card.any():
-        raise ValueError(
-            "this log has no reference cards, so utilities are relative to the pool: serve with "
-            "cmp.wrap(..., reference_cards='auto') first, or pass reference='pool'"
-        )
-    return against_cards(found, is_card)

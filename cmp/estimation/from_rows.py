@@ -7,8 +7,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import polars as pl
 
-from cmp.estimation.cells import Outcomes, describe_outcomes
+from cmp.estimation.cells import Outcomes
 from cmp.estimation.missing import check_range
+from cmp.estimation.outcome_sums import describe_outcomes
 from cmp.estimation.row_cells import CodedRoster, CodedRows, statistics_of_roster, statistics_of_rows
 from cmp.estimation.row_rounds import clusters_of_rows, memory_rounds
 from cmp.estimation.sums import IntArray

@@ -9,7 +9,7 @@ import numpy as np
 from cmp.estimation.cells import BoolArray, Outcomes
 from cmp.estimation.sums import FloatArray, IntArray, group_sums
 
-__all__ = ["OutcomeSums", "sum_outcomes"]
+__all__ = ["OutcomeSums", "describe_outcomes", "sum_outcomes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,12 @@ class OutcomeSums:
         for array, into in zip(arrays, moved, strict=True):
             into[rows] = array
         return OutcomeSums(*moved)
+
+    @property
+    def extremes(self) -> tuple[float, float] | None:
+        """Least and greatest outcome of all; None without any."""
+        seen = self.rounds > 0
+        return (float(self.low[seen].min()), float(self.high[seen].max())) if seen.any() else None
 
     def described(self) -> Outcomes:
         """Return what tables are told of outcomes."""
@@ -104,3 +110,28 @@ def sum_outcomes(y: FloatArray, stratum: IntArray, family: IntArray, n_families:
     rounds = np.bincount(family, minlength=n_families).astype(np.float64)
     varies = np.bincount(family[d > 0], minlength=n_families) > 0
     return OutcomeSums(low, high, between, varies, rounds, second, fourth)
+
+
+def describe_outcomes(y: FloatArray, stratum: IntArray, family: IntArray, n_families: int) -> Outcomes:
+    """Describe known outcomes, one family at a time.
+
+    Parameters
+    ----------
+    y, stratum, family
+        Shape (T,): outcomes, codes of strata, codes of families (0 to F-1, unions of strata).
+    n_families
+        F; families without an outcome are not two-valued.
+
+    Examples
+    --------
+    >>> y, one = np.array([0.0, 0.0, 0.0, 1.0] * 10), np.zeros(40, dtype=int)
+    >>> found = describe_outcomes(y, one, one, 1)
+    >>> found.two_valued.tolist(), found.kurtosis.round(2).tolist()
+    ([True], [2.33])
+
+    A constant 7 has no variance, and is no proportion:
+
+    >>> describe_outcomes(y * 0 + 7, one, one, 1).two_valued.tolist()
+    [False]
+    """
+    return sum_outcomes(y, stratum, family, n_families).described()

@@ -10,7 +10,7 @@ import polars as pl
 
 from cmp.errors import ConflictingOutcomeError
 
-__all__ = ["LogFrames", "last_outcomes", "outcome_lags", "settled_rounds"]
+__all__ = ["LogFrames", "collected", "last_outcomes", "outcome_lags", "settled_rounds"]
 
 
 class LogFrames(Protocol):
@@ -35,8 +35,8 @@ def settled_rounds(
     if by_query:
         rounds = rounds.with_columns(nw.coalesce(nw.col("group"), nw.col("query_hash")).alias("group"))
     chosen = ["round_id", "scope", "block_id", "block_row", "episode_id", *(["group"] if by_query else [])]
-    frame = (
-        rounds.select(chosen).join(last_outcomes(log, metric, window), on="round_id", how="left").collect()
+    frame = collected(rounds.select(chosen)).join(
+        last_outcomes(log, metric, window), on="round_id", how="left"
     )
     if (n := len(frame) - frame["round_id"].n_unique()) > 0:
         twice = frame.filter(frame["round_id"].is_duplicated())["round_id"][0]
@@ -54,7 +54,7 @@ def settled_rounds(
     return frame
 
 
-def last_outcomes(log: LogFrames, metric: str, window: timedelta | None = None) -> nw.LazyFrame[Any]:
+def last_outcomes(log: LogFrames, metric: str, window: timedelta | None = None) -> nw.DataFrame[Any]:
     """Return ``round_id`` and ``y``: the last revision of each round's outcome.
 
     Parameters
@@ -74,23 +74,19 @@ def last_outcomes(log: LogFrames, metric: str, window: timedelta | None = None) 
         Where the last revision has two values.
     """
     every = nw.from_native(log.outcomes())
-    metrics = every.select("metric").unique().collect()["metric"].to_list()
+    metrics = collected(every.select("metric").unique())["metric"].to_list()
     if metrics and metric not in metrics:
         raise ValueError(
             f"the log holds no outcome of metric {metric!r}; it has {', '.join(map(repr, sorted(metrics)))}"
         )
     if window is not None:
         every = nw.from_native(_within(log, window))
-    outcomes = every.filter(nw.col("metric") == metric).select("round_id", "value", "revision")
-    last = outcomes.group_by("round_id").agg(nw.col("revision").max())
-    frame = (
-        outcomes.join(last, on=["round_id", "revision"], how="inner")
-        .group_by("round_id")
-        .agg(
-            nw.col("value").min().alias("y"),
-            nw.col("value").max().alias("also"),
-        )
-        .collect()
+    outcomes = collected(every.filter(nw.col("metric") == metric).select("round_id", "value", "revision"))
+    if outcomes["round_id"].n_unique() < len(outcomes):
+        last = outcomes.group_by("round_id").agg(nw.col("revision").max())
+        outcomes = outcomes.join(last, on=["round_id", "revision"], how="inner")
+    frame = outcomes.group_by("round_id").agg(
+        nw.col("value").min().alias("y"), nw.col("value").max().alias("also")
     )
     torn = frame.filter(nw.col("y") != nw.col("also"))
     if len(torn):
@@ -100,7 +96,12 @@ def last_outcomes(log: LogFrames, metric: str, window: timedelta | None = None) 
         )
     if not frame["y"].cast(nw.Float64).is_finite().all():
         raise ValueError("an outcome is NaN or infinite; a missing outcome has no row")
-    return frame.select("round_id", nw.col("y").cast(nw.Float64)).lazy()
+    return frame.select("round_id", nw.col("y").cast(nw.Float64))
+
+
+def collected(frame: nw.LazyFrame[Any]) -> nw.DataFrame[Any]:
+    """Return what an engine computed, as polars holds it."""
+    return frame.collect(backend="polars")
 
 
 def outcome_lags(log: LogFrames, metric: str = "reward") -> pl.DataFrame:

@@ -29,7 +29,7 @@ from cmp.estimation.draws import (
     with_limbs,
 )
 from cmp.estimation.episodes import memories_with_shared_outcomes
-from cmp.estimation.settled import LogFrames, settled_rounds
+from cmp.estimation.settled import LogFrames, collected, settled_rounds
 
 __all__ = ["LogStatistics", "statistics_of_log"]
 
@@ -81,8 +81,8 @@ def statistics_of_log(
     )
     rounds, sums = with_limbs(rounds, strata)
     blocks = _blocks_in_time(log)
-    rosters = (
-        nw.from_native(log.rosters()).select("block_id", "memory_id", "planned", "removed_row").collect()
+    rosters = collected(
+        nw.from_native(log.rosters()).select("block_id", "memory_id", "planned", "removed_row")
     )
     check_blocks(rounds, blocks, rosters)
     totals = rounds.group_by(strata).agg(*(nw.col(name).sum() for name in sums), nw.col("offset").max())
@@ -117,7 +117,7 @@ def statistics_of_log(
             events=pl.concat([away, gone]),
             withheld=withheld.to_native(),
             kept=kept.to_native(),
-            changed=_changed_content(log, rounds, key),
+            contents=_contents(log, rounds, key),
             shared=memories_with_shared_outcomes(
                 rounds.to_native(), planned.to_native(), barred.to_native(), key
             ),
@@ -139,8 +139,9 @@ def _with_turns(
 
 def _blocks_in_time(log: LogFrames) -> nw.DataFrame[Any]:
     """Return ``block_id, scope, length`` and ``nth``, the block's place in the order of creation."""
-    blocks = nw.from_native(log.blocks()).collect()
-    order = [name for name in ("created_at", "block_id") if name in blocks.columns]
+    tables = nw.from_native(log.blocks())
+    order = [name for name in ("created_at", "block_id") if name in tables.collect_schema().names()]
+    blocks = collected(tables.select(*{*order, "block_id", "scope", "length"}))
     nth = nw.new_series("nth", np.arange(len(blocks)), backend="polars")
     return blocks.sort(*order).select("block_id", "scope", "length").with_columns(nth)
 
@@ -181,18 +182,18 @@ def _condensed(cells: nw.DataFrame[Any], key: list[str], *, condense: bool) -> p
     return pl.concat([native.filter(~idle), rest.select(native.columns)])
 
 
-def _changed_content(log: LogFrames, rounds: nw.DataFrame[Any], key: list[str]) -> pl.DataFrame:
-    """Return the keys of memories that were shown with two contents."""
+def _contents(log: LogFrames, rounds: nw.DataFrame[Any], key: list[str]) -> pl.DataFrame:
+    """Return the keys of memories that were delivered with a noted content, the least hash, and whether others."""
     delivered = nw.from_native(log.exposures()).filter(
         nw.col("delivered") & ~nw.col("content_hash").is_null()
     )
-    versions = (
-        delivered.select("round_id", "memory_id", "content_hash")
-        .unique()
-        .collect()
-        .join(rounds.select("round_id", *key[:-1]), on="round_id", how="inner")
+    noted = collected(delivered.select("round_id", "memory_id", "content_hash").unique())
+    found: pl.DataFrame = (
+        noted.join(rounds.select("round_id", *key[:-1]), on="round_id", how="inner")
         .group_by(key)
-        .agg(nw.col("content_hash").n_unique().alias("versions"))
+        .agg(
+            nw.col("content_hash").min().alias("content"), nw.col("content_hash").n_unique().alias("versions")
+        )
+        .to_native()
     )
-    native: pl.DataFrame = versions.filter(nw.col("versions") > 1).select(key).to_native()
-    return native
+    return found.select(*key, pl.col("content").cast(pl.String), changed=pl.col("versions") > 1)

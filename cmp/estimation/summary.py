@@ -37,7 +37,7 @@ class BoundSums:
 
     weight: FloatArray
     origin: FloatArray
-    """What was taken off the outcomes: the least offset, outcome units."""
+    """What was taken off the outcomes: the least offset, outcome units; 0 without a stratum."""
     known1: FloatArray
     """Sum of weight times (the exposed arm's total less origin for each known outcome) over its rounds."""
     missing1: FloatArray
@@ -47,13 +47,16 @@ class BoundSums:
 
     def __add__(self, other: BoundSums) -> BoundSums:
         """Return the sums over both sets of strata."""
-        origin = np.minimum(self.origin, other.origin)
+        origin = np.where(
+            self.weight == 0,
+            other.origin,
+            np.where(other.weight == 0, self.origin, np.minimum(self.origin, other.origin)),
+        )
 
         def known(name: str) -> FloatArray:
             shifted = [
                 getattr(part, f"known{name}")
-                + np.where(part.weight > 0, part.origin - origin, 0.0)
-                * (part.weight - getattr(part, f"missing{name}"))
+                + (part.origin - origin) * (part.weight - getattr(part, f"missing{name}"))
                 for part in (self, other)
             ]
             return np.asarray(shifted[0] + shifted[1])
@@ -115,7 +118,6 @@ class Summary:
         def moved(part: Sums) -> Sums:
             return _mapped(part, lambda values: _scattered(values, rows, n_memories))
 
-        bounds = moved(self.bounds)
         absent = np.ones(n_memories, dtype=bool)
         absent[rows] = False
         return Summary(
@@ -126,14 +128,7 @@ class Summary:
             _scattered(self.has_margins, rows, n_memories) | absent,
             self.missing.moved(rows, n_memories),
             _scattered(self.with_arms, rows, n_memories),
-            BoundSums(
-                bounds.weight,
-                np.where(absent, np.inf, bounds.origin),
-                bounds.known1,
-                bounds.missing1,
-                bounds.known0,
-                bounds.missing0,
-            ),
+            moved(self.bounds),
         )
 
     @property
@@ -195,6 +190,7 @@ def _bound_sums(cells: Cells, both: BoolArray, m: int, weights: str) -> BoundSum
     raw = n1 * n0 / (n1 + n0) if weights == "precision" else n1 + n0
     origin = np.full(m, np.inf)
     np.minimum.at(origin, owner, offset)
+    origin = np.where(np.isfinite(origin), origin, 0.0)
     above = offset - origin[owner]
 
     def over(arm: Arm, n: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -247,7 +247,7 @@ def test_content_that_changed_under_one_id_is_flagged():
 
 @pytest.mark.parametrize(
     "option",
-    [{"by": "scope"}, {"reference": "x"}, {"engine": "spark"}, {"estimator": "x"}, {"adjust": "x"}],
+    [{"by": "scope"}, {"reference": "x"}, {"engine": "pandas"}, {"estimator": "x"}, {"adjust": "x"}],
 )
 def test_what_is_not_supported_is_refused_with_what_is(option):
     with pytest.raises(ValueError, match="use "):

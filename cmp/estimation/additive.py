@@ -1,0 +1,346 @@
+"""What a log says of utilities, as sums that merge: day by day, shard by shard, part by part."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from cmp.design.cards import CARD_PREFIX
+from cmp.estimation.assembly import LogStatistics
+from cmp.estimation.cells import BoolArray, Cells, Tallies
+from cmp.estimation.estimators import combine_strata
+from cmp.estimation.margins import Margins
+from cmp.estimation.missing import check_range
+from cmp.estimation.moments import Moments
+from cmp.estimation.multiplicity import q_values
+from cmp.estimation.outcome_sums import OutcomeSums
+from cmp.estimation.summary import BoundSums, Counts, Summary, summarize
+from cmp.estimation.sums import IntArray
+from cmp.estimation.table import Analysis, Utilities
+from cmp.estimation.tabulation import tabulate_summary
+
+__all__ = ["UtilityStatistics"]
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class UtilityStatistics:
+    """Sums over the strata of a log, from which its utilities are made; ``a + b`` is what both logs say together.
+
+    A block belongs to one of the logs whole; logs of other scopes, or exported in parts, keep to that. What was added
+    up equals what one log with all rounds gives, to rounding. :func:`cmp.utility_statistics` makes them.
+
+    Examples
+    --------
+    >>> import tempfile, cmp
+    >>> def served(folder, scope):
+    ...     with cmp.wrap(
+    ...         lambda query: "ab", list_ids=lambda: "abcdef", get=list, slots=2, random_slots=1,
+    ...         log=f"{folder}/{scope}.db", scope=scope, seed=1,
+    ...     ) as memory:
+    ...         for number in range(24):
+    ...             memory.record(memory.retrieve("q").round_id, number % 2)
+    ...     return cmp.utility_statistics(memory.log)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     one, two = served(folder, "one"), served(folder, "two")
+    >>> both = UtilityStatistics.from_bytes((one + two).to_bytes())
+    >>> both.utilities().frame.height
+    12
+    """
+
+    analysis: Analysis
+    """Estimator, stratum weights and reference that the sums are for."""
+    by: str
+    metric: str
+    keys: pl.DataFrame
+    """``scope``, ``group`` (by query), ``memory_id``."""
+    summary: Summary
+    families: pl.DataFrame
+    """The columns of ``keys`` but the last, unique, sorted."""
+    outcomes: OutcomeSums
+    """One a family."""
+    shared: BoolArray
+    """Shape (M,), whether rounds of a memory share an outcome."""
+    has_episodes: bool
+    """Whether rounds belong to episodes, which another log may hold rounds of too."""
+    content: pl.Series
+    """M texts, the least hash of what was delivered; null where none was noted."""
+    content_changed: BoolArray
+    """Shape (M,)."""
+    blocks: frozenset[str]
+    """Blocks with randomized rounds."""
+
+    @classmethod
+    def of(
+        cls,
+        found: LogStatistics,
+        cells: Cells,
+        analysis: Analysis,
+        *,
+        by: str,
+        metric: str,
+        blocks: Iterable[str],
+        has_episodes: bool,
+    ) -> UtilityStatistics:
+        """Return the sums of a log's statistics, their cells against the analysis's reference."""
+        m = found.keys.height
+        contrast = combine_strata(cells, m, estimator=analysis.estimator, weights=analysis.weights)
+        return cls(
+            analysis,
+            by,
+            metric,
+            found.keys,
+            summarize(cells, contrast, found.tallies, found.outcomes, weights=analysis.weights),
+            found.keys.select(found.keys.columns[:-1]).unique(maintain_order=True),
+            found.outcome_sums,
+            np.zeros(m, dtype=bool) if found.clusters is None else found.clusters.shared,
+            has_episodes,
+            found.content,
+            found.content_changed,
+            frozenset(blocks),
+        )
+
+    def __repr__(self) -> str:
+        of = f"{self.keys.height} memories by {self.by}, {self.metric!r}"
+        return f"UtilityStatistics({of}, {len(self.blocks)} blocks)"
+
+    def __add__(self, other: UtilityStatistics) -> UtilityStatistics:
+        """Add the sums of another log.
+
+        Raises
+        ------
+        ValueError
+            Where a block is in both, or the sums are for different questions.
+        """
+        mine, theirs = ((part.by, part.metric, _question(part.analysis)) for part in (self, other))
+        if mine != theirs:
+            raise ValueError(f"these are sums for different questions: {mine} and {theirs}")
+        if twice := self.blocks & other.blocks:
+            raise ValueError(
+                f"{len(twice)} blocks have rounds in both ({min(twice)!r}): a block's rounds are compared with each "
+                "other, so they belong together; gather both logs into one, or export it in parts of whole blocks"
+            )
+        keys = pl.concat([self.keys, other.keys]).unique().sort(self.keys.columns)
+        families = pl.concat([self.families, other.families]).unique().sort(self.families.columns)
+        one, two = (part._moved(keys, families) for part in (self, other))
+        outcomes = one.outcomes + two.outcomes
+        family = _rows(keys.select(families.columns), families)
+        said = outcomes.described()
+        summary = one.summary + two.summary
+        agreed = np.ones(keys.height, dtype=bool)
+        for part in (one, two):
+            own = part.outcomes.described()
+            same = (
+                (own.low == said.low)
+                & (own.high == said.high)
+                & (own.two_valued | (part.outcomes.rounds == 0))
+            )
+            agreed &= same[family] | (part.outcomes.rounds == 0)[family]
+        both_episodic = self.has_episodes and other.has_episodes
+        differ = (one.content != two.content).fill_null(False).to_numpy()
+        return UtilityStatistics(
+            self.analysis,
+            self.by,
+            self.metric,
+            keys,
+            replace(summary, has_margins=summary.has_margins & agreed),
+            families,
+            outcomes,
+            one.shared | two.shared | both_episodic,
+            self.has_episodes or other.has_episodes,
+            pl.select(pl.min_horizontal(one.content, two.content)).to_series().alias("content"),
+            one.content_changed | two.content_changed | differ,
+            self.blocks | other.blocks,
+        )
+
+    def utilities(
+        self,
+        interval: str = "auto",
+        level: float = 0.95,
+        adjust: str = "bh",
+        *,
+        outcome_range: tuple[float, float] | None = None,
+    ) -> Utilities:
+        """Return the table of utilities, as :func:`cmp.utilities` does.
+
+        Raises
+        ------
+        ValueError
+            For an interval that lists rounds or blocks, or outcomes outside their range.
+        """
+        analysis = replace(
+            self.analysis, interval=interval, level=level, adjust=adjust, outcome_range=outcome_range
+        )
+        if outcome_range is not None and (extremes := self.outcomes.extremes) is not None:
+            check_range(*extremes, *outcome_range)
+        family = _rows(self.keys.select(self.families.columns), self.families)
+        frame = tabulate_summary(
+            self.keys.to_dict(),
+            self.summary,
+            outcomes=self.outcomes.described().of(family),
+            family=family,
+            analysis=analysis,
+            clustered=self.shared,
+            content_changed=self.content_changed,
+        )
+        memories = frame.filter(~pl.col("memory_id").str.starts_with(CARD_PREFIX))
+        q = pl.Series("q_value", q_values(memories["p_value"].to_numpy(), adjust), nan_to_null=True)
+        return Utilities(memories.with_columns(q), analysis, self.metric)
+
+    def _moved(self, keys: pl.DataFrame, families: pl.DataFrame) -> UtilityStatistics:
+        rows, places = _rows(self.keys, keys), _rows(self.families, families)
+        shared, changed = np.zeros(keys.height, dtype=bool), np.zeros(keys.height, dtype=bool)
+        shared[rows], changed[rows] = self.shared, self.content_changed
+        held = self.keys.with_columns(self.content.alias("content"))
+        content = keys.join(held, on=keys.columns, how="left", maintain_order="left")["content"]
+        return UtilityStatistics(
+            self.analysis,
+            self.by,
+            self.metric,
+            keys,
+            self.summary.moved(rows, keys.height),
+            families,
+            self.outcomes.moved(places, families.height),
+            shared,
+            self.has_episodes,
+            content,
+            changed,
+            self.blocks,
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return the sums as bytes: a zip of Arrow files and what they are, no pickle."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, frame in self._frames().items():
+                part = io.BytesIO()
+                frame.write_ipc(part)
+                archive.writestr(f"{name}.arrow", part.getvalue())
+            archive.writestr("meta.json", json.dumps(self._meta()))
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> UtilityStatistics:
+        """Read what :meth:`to_bytes` wrote.
+
+        Raises
+        ------
+        ValueError
+            For bytes that are no such sums, or of a format that this version does not know.
+        """
+        try:
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                meta = json.loads(archive.read("meta.json"))
+                if meta.get("format") != FORMAT:
+                    raise ValueError(f"format {meta.get('format')!r}; this version knows format {FORMAT}")
+                frames = {
+                    name.removesuffix(".arrow"): pl.read_ipc(io.BytesIO(archive.read(name)))
+                    for name in archive.namelist()
+                    if name.endswith(".arrow")
+                }
+        except (zipfile.BadZipFile, KeyError, pl.exceptions.PolarsError, json.JSONDecodeError) as error:
+            raise ValueError(
+                f"these are no sums of utilities ({error}); pass what to_bytes() returned"
+            ) from error
+        return cls._of_frames(frames, meta)
+
+    def _meta(self) -> dict[str, Any]:
+        question = _question(self.analysis)
+        return {
+            "format": FORMAT,
+            "by": self.by,
+            "metric": self.metric,
+            "has_episodes": self.has_episodes,
+            "analysis": question,
+        }
+
+    def _frames(self) -> Mapping[str, pl.DataFrame]:
+        summary = self.summary
+        return {
+            "keys": self.keys,
+            "families": self.families,
+            "moments": _frame(summary.moments),
+            "counts": _frame(summary.counts),
+            "tallies": _frame(summary.tallies),
+            "bounds": _frame(summary.bounds),
+            "outcomes": _frame(self.outcomes),
+            "margins": _margins_frame(summary.margins),
+            "missing": _margins_frame(summary.missing),
+            "rows": pl.DataFrame(
+                {
+                    "has_margins": summary.has_margins,
+                    "with_arms": summary.with_arms,
+                    "exposed_successes": summary.margins.exposed_successes,
+                    "exposed_missing": summary.missing.exposed_successes,
+                    "shared": self.shared,
+                    "content": self.content,
+                    "content_changed": self.content_changed,
+                }
+            ),
+            "blocks": pl.DataFrame({"block_id": sorted(self.blocks)}, schema={"block_id": pl.String}),
+        }
+
+    @classmethod
+    def _of_frames(cls, frames: Mapping[str, pl.DataFrame], meta: Mapping[str, Any]) -> UtilityStatistics:
+        rows = frames["rows"]
+        arrays = {name: rows[name].to_numpy() for name in rows.columns if name != "content"}
+        return cls(
+            Analysis(**meta["analysis"]),
+            meta["by"],
+            meta["metric"],
+            frames["keys"],
+            Summary(
+                Moments(**_arrays(frames["moments"])),
+                Counts(**_arrays(frames["counts"])),
+                Tallies(**_arrays(frames["tallies"])),
+                Margins(**_arrays(frames["margins"]), exposed_successes=arrays["exposed_successes"]),
+                arrays["has_margins"],
+                Margins(**_arrays(frames["missing"]), exposed_successes=arrays["exposed_missing"]),
+                arrays["with_arms"],
+                BoundSums(**_arrays(frames["bounds"])),
+            ),
+            frames["families"],
+            OutcomeSums(**_arrays(frames["outcomes"])),
+            arrays["shared"],
+            meta["has_episodes"],
+            rows["content"],
+            arrays["content_changed"],
+            frozenset(frames["blocks"]["block_id"]),
+        )
+
+
+def _question(analysis: Analysis) -> dict[str, str]:
+    """Return what sums depend on; the rest is asked of the table."""
+    return {
+        "estimator": analysis.estimator,
+        "weights": analysis.weights,
+        "reference": analysis.reference,
+    }
+
+
+def _rows(part: pl.DataFrame, whole: pl.DataFrame) -> IntArray:
+    """Return the row of ``whole`` that each row of ``part`` is."""
+    found = part.join(whole.with_row_index("row"), on=whole.columns, how="left", maintain_order="left")
+    return found["row"].cast(pl.Int64).to_numpy()
+
+
+def _frame(part: Any) -> pl.DataFrame:
+    return pl.DataFrame({field.name: getattr(part, field.name) for field in fields(part)})
+
+
+def _arrays(frame: pl.DataFrame) -> dict[str, Any]:
+    return {name: frame[name].to_numpy() for name in frame.columns}
+
+
+def _margins_frame(margins: Margins) -> pl.DataFrame:
+    return pl.DataFrame(
+        {name: getattr(margins, name) for name in ("memory", "n", "n1", "successes", "count")}
+    )

@@ -1,0 +1,165 @@
+"""From a log to its statistics: whole, or part by part, each forgotten once it is added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from functools import reduce
+from operator import add
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import polars as pl
+
+from cmp.design.cards import CARD_PREFIX
+from cmp.estimation.additive import UtilityStatistics
+from cmp.estimation.cards import against_cards
+from cmp.estimation.cells import Cells
+from cmp.estimation.clusters import Clusters
+from cmp.estimation.engines import Engine, engine_named
+from cmp.estimation.missing import check_range
+from cmp.estimation.settled import LogFrames, collected
+from cmp.estimation.statistics import LogStatistics, statistics_of_log
+from cmp.estimation.table import Analysis
+from cmp.estimation.versions import VersionedLog
+
+__all__ = ["cells_against", "condenses", "has_parts", "statistics_for", "sum_of_parts", "utility_statistics"]
+
+
+def utility_statistics(
+    log: LogFrames,
+    by: str = "memory",
+    estimator: str = "difference",
+    reference: str = "pool",
+    metric: str = "reward",
+    engine: str = "polars",
+    *,
+    weights: str = "precision",
+    window: timedelta | None = None,
+) -> UtilityStatistics:
+    """Sum a log up, so that it can be added to others and kept in place of them.
+
+    A log that was exported in parts is read one part at a time: memory stays as large as a part and the table.
+
+    Parameters
+    ----------
+    log
+        What ``cmp.open_log`` returns, or any object with its five frames.
+    by
+        ``"memory"`` or ``"query"``.
+    estimator, reference, metric, engine, weights, window
+        As for :func:`cmp.utilities`. Interval, level and adjustment are asked of the sums.
+
+    Returns
+    -------
+    UtilityStatistics
+        ``(one + two).utilities()`` is the table for both logs.
+
+    Raises
+    ------
+    ValueError
+        For an option that is not supported, or a log that :func:`cmp.utilities` refuses.
+
+    Examples
+    --------
+    With logs of one's own: ``sum_of = utility_statistics(monday) + utility_statistics(tuesday)``, and then
+    ``sum_of.utilities()``. See :class:`UtilityStatistics` for one that runs.
+
+    >>> utility_statistics(None, by="version")
+    Traceback (most recent call last):
+    ValueError: by='version' is not supported; use 'memory' or 'query'
+    """
+    if by not in ("memory", "query"):
+        raise ValueError(f"by={by!r} is not supported; use 'memory' or 'query'")
+    if window is not None and engine != "polars":
+        raise ValueError(f"engine={engine!r} does not go with window; use engine='polars'")
+    analysis = Analysis(estimator=estimator, weights=weights, reference=reference)
+    with engine_named(engine) as opened:
+        return sum_of_parts(log, opened, by, metric, analysis, window)
+
+
+def has_parts(log: LogFrames) -> bool:
+    """Whether a log is kept in several parts of whole blocks, of whose rounds none is in an episode."""
+    if len(_parts(log)) == 1:
+        return False
+    in_episodes = nw.from_native(log.rounds()).filter(~nw.col("episode_id").is_null()).head(1)
+    return len(collected(in_episodes)) == 0
+
+
+def sum_of_parts(
+    log: LogFrames, engine: Engine, by: str, metric: str, analysis: Analysis, window: timedelta | None
+) -> UtilityStatistics:
+    """Sum a log up, one part after the other."""
+
+    def sums() -> Iterator[UtilityStatistics]:
+        for part in _parts(log):
+            frames = engine.frames(part)
+            found = statistics_for(frames, by, metric, analysis, window=window, condense=condenses(analysis))
+            rounds = nw.from_native(frames.rounds()).filter(nw.col("randomized"))
+            held = collected(rounds.select("block_id", ~nw.col("episode_id").is_null()).unique())
+            yield UtilityStatistics.of(
+                found,
+                cells_against(found, analysis.reference)[0],
+                analysis,
+                by=by,
+                metric=metric,
+                blocks=held["block_id"].to_list(),
+                has_episodes=bool(held["episode_id"].any()),
+            )
+
+    return reduce(add, sums())
+
+
+def condenses(analysis: Analysis) -> bool:
+    """Whether strata without an exposure may become one cell: totals and cards are a matter of each stratum."""
+    return analysis.estimator != "ht" and analysis.reference == "pool"
+
+
+def _parts(log: Any) -> list[LogFrames]:
+    return log.parts() if hasattr(log, "parts") else [log]
+
+
+def statistics_for(
+    log: LogFrames,
+    by: str,
+    metric: str,
+    analysis: Analysis,
+    *,
+    carryover: str = "include",
+    window: timedelta | None = None,
+    condense: bool = True,
+) -> LogStatistics:
+    """Return a log's statistics for a table by memory, query or version."""
+    source = VersionedLog(log) if by == "version" else log
+    found = statistics_of_log(
+        source,
+        metric=metric,
+        by_query=by == "query",
+        condense=condense,
+        carryover=carryover,
+        window=window,
+    )
+    extremes = found.outcome_sums.extremes
+    if analysis.outcome_range is not None and extremes is not None:
+        check_range(*extremes, *analysis.outcome_range)
+    if not isinstance(source, VersionedLog):
+        return found
+    named = found.keys.select(pl.col("memory_id").alias("unit")).join(
+        source.units, on="unit", how="left", maintain_order="left"
+    )
+    return replace(found, keys=named.select("scope", "memory_id", "content_hash"))
+
+
+def cells_against(found: LogStatistics, reference: str) -> tuple[Cells, Clusters | None]:
+    """Return the cells of the contrasts with a reference, and their clusters."""
+    is_card = found.keys["memory_id"].str.starts_with(CARD_PREFIX).to_numpy()
+    if reference == "pool":
+        joined = found.cells.joined(found.withholding) if len(found.withholding.memory) else found.cells
+        return joined, found.clusters
+    if not is_card.any():
+        raise ValueError(
+            "this log has no reference cards, so utilities are relative to the pool: serve with "
+            "cmp.wrap(..., reference_cards='auto') first, or pass reference='pool'"
+        )
+    return against_cards(found, is_card)

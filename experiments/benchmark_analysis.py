@@ -1,0 +1,153 @@
+"""What does a table of utilities cost? ``python -m experiments.benchmark_analysis`` writes ``results/*_analysis.*``.
+
+The whole table, from Parquet files with ids of text to states, intervals and q-values, against plain queries that stop
+at the sums, and against what people run today. Each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import polars as pl
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from experiments.analysis_log import LogSize, made
+from experiments.analysis_page import analysis_page
+from experiments.analysis_peers import PEERS, keys
+from experiments.records import ROOT, Run, plain_endings
+
+#: Relative difference that sums in another order may leave.
+SAME: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Rows of exposures; and how many of them a slow peer is given at most."""
+
+    exposures: tuple[int, ...]
+    at_most: Mapping[str, int]
+
+
+FULL = Scale(
+    (10**6, 10**7, 10**8),
+    {
+        "ours, Spark": 10**7,
+        "numpy in memory": 10**7,
+        "least squares, HC2": 10**6,
+        "bootstrap": 10**6,
+    },
+)
+SMOKE = Scale((30_000,), {"ours, Spark": 0})
+
+
+def main(
+    smoke: Annotated[bool, typer.Option(help="A small log, in seconds.")] = False,
+    results: Annotated[Path, typer.Option(help="Where to write.")] = Path("results"),
+    cache: Annotated[Path, typer.Option(help="Where the logs are made and kept.")] = Path(".cache/analysis"),
+    allow_dirty: Annotated[bool, typer.Option(help="Run on a changed tree; marks the record.")] = False,
+) -> None:
+    """Measure seconds of CPU and peak memory; write results/benchmark_analysis.{csv,json,md}."""
+    console = Console(stderr=True)
+    scale = SMOKE if smoke else FULL
+    with plain_endings(console):
+        run = Run.start(
+            "benchmark_analysis",
+            parameters={"smoke": smoke, "cpus": os.cpu_count(), "load_average": os.getloadavg()}
+            | asdict(scale),
+            allow_dirty=allow_dirty,
+        )
+        with Progress(console=console, transient=True) as progress:
+            rows = list(measured(scale, cache, console, progress))
+        frame = with_ratios(pl.DataFrame(rows, infer_schema_length=None))
+        run.write(frame, analysis_page(frame, smoke=smoke), results_dir=results)
+    console.print(f"Wrote {results}/benchmark_analysis.md and its tables.")
+
+
+def measured(scale: Scale, cache: Path, console: Console, progress: Progress) -> Iterator[dict[str, Any]]:
+    """Yield a row for every size, table and peer."""
+    for is_binary in (True, False):
+        sizes = scale.exposures if is_binary else scale.exposures[:2]
+        for exposures in sizes:
+            task = progress.add_task(f"making {exposures:,} exposures", total=None)
+            log = made(LogSize(exposures, is_binary=is_binary), cache)
+            progress.remove_task(task)
+            for by in ("memory", "query"):
+                answers: dict[str, pl.DataFrame] = {}
+                for name in PEERS:
+                    if exposures > scale.at_most.get(name, exposures):
+                        continue
+                    task = progress.add_task(f"{name}, {exposures:,} exposures by {by}", total=None)
+                    figures, answer = alone(name, log, by)
+                    progress.remove_task(task)
+                    if answer is not None:
+                        answers[name] = answer
+                    row = {
+                        "exposures": exposures,
+                        "outcome": "binary" if is_binary else "continuous",
+                        "by": by,
+                        "what": name,
+                        **figures,
+                        "largest_difference": difference(answers.get("ours, polars"), answer, by),
+                    }
+                    console.print(
+                        f"{name}, {exposures:,} by {by}: "
+                        + (
+                            figures["failed"]
+                            or f"{figures['cpu_seconds']:.1f} s CPU, {figures['peak_mb']:,.0f} MB"
+                        )
+                    )
+                    yield row
+
+
+def with_ratios(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add how many times the CPU of plain polars each took."""
+    same = ["exposures", "outcome", "by"]
+    plain = frame.filter(what="plain polars").select(*same, plain=pl.col("cpu_seconds"))
+    joined = frame.join(plain, on=same, how="left", maintain_order="left")
+    return joined.with_columns(times_plain=pl.col("cpu_seconds") / pl.col("plain")).drop("plain")
+
+
+def alone(name: str, log: Path, by: str) -> tuple[dict[str, Any], pl.DataFrame | None]:
+    """Run a peer in a process of its own; return its figures and answer."""
+    with tempfile.TemporaryDirectory(prefix="cmp-benchmark-") as folder:
+        out = Path(folder) / "figures.json"
+        command = [
+            sys.executable,
+            "-m",
+            "experiments.analysis_peers",
+            name,
+            str(log.absolute()),
+            by,
+            str(out),
+        ]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            nothing = dict.fromkeys(("cpu_seconds", "wall_seconds", "peak_mb", "share", "rows"))
+            lines = done.stderr.strip().splitlines()
+            return nothing | {"failed": lines[-1] if lines else f"ended with {done.returncode}"}, None
+        answer = out.with_suffix(".parquet")
+        figures = json.loads(out.read_text("utf-8")) | {"failed": None}
+        return figures, pl.read_parquet(answer) if answer.exists() else None
+
+
+def difference(ours: pl.DataFrame | None, theirs: pl.DataFrame | None, by: str) -> float | None:
+    """Return the largest difference of two answers over the memories that both have."""
+    if ours is None or theirs is None:
+        return None
+    both = ours.join(theirs, on=keys(by), suffix="_theirs").drop_nulls(["utility", "utility_theirs"])
+    found = both.select((pl.col("utility") - pl.col("utility_theirs")).abs().max()).item()
+    return None if found is None else float(found)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,110 @@
+"""Sums of logs: merging two equals computing once, whatever is asked of them, and they survive being sent."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import cmp
+from cmp.estimation.additive import UtilityStatistics
+from tests.serving.stores import Store, documents, wrapped
+
+#: What summing in another order leaves of numbers near 1.
+ROUNDING = 1e-11
+
+
+def served(folder, kind, *, scopes=("s", "t"), rounds=70, seed=3, **settings):
+    """Return a log of several scopes and blocks, some of its outcomes missing."""
+    store = Store({scope: documents(9) for scope in scopes}, ["m1", "m2", "m3", "m4", "m5"])
+    rng = np.random.default_rng(seed)
+    with wrapped(folder, store, random_slots=2, slots=4, **settings) as memory:
+        for number in range(rounds):
+            for scope in scopes:
+                context = memory.retrieve(f"q{number % 3}", scope=scope, group=f"q{number % 3}")
+                helped = any(item.id == "m7" and item.arm == "random" for item in context.items)
+                value = float(rng.random() < 0.3 + 0.4 * helped)
+                if kind == "continuous":
+                    value = value + float(rng.normal()) + 1e3 * (scope == "t")
+                if rng.random() > 0.1:
+                    memory.record(context.round_id, value)
+        return memory.log
+
+
+def assert_same(one, two):
+    # a null log's own rounding decides which of two equal p-values comes first
+    assert_frame_equal(one.frame, two.frame, abs_tol=ROUNDING, rel_tol=ROUNDING)
+
+
+@pytest.mark.parametrize("kind", ["binary", "continuous"])
+@pytest.mark.parametrize("by", ["memory", "query"])
+def test_a_log_in_parts_gives_the_table_of_the_whole(tmp_path, kind, by):
+    log = served(tmp_path, kind)
+    parts = cmp.open_log(log.export(tmp_path / "parts", rounds_per_part=20))
+    assert len(parts.parts()) > 3
+    for estimator in ("difference", "hajek", "ht"):
+        for weights in ("precision", "rounds"):
+            asked = {"by": by, "estimator": estimator, "weights": weights}
+            assert_same(cmp.utilities(parts, **asked), cmp.utilities(log, **asked))
+
+
+@pytest.mark.parametrize("interval", ["auto", "moderated", "pooled", "neyman", "welch"])
+def test_every_interval_and_the_bounds_come_from_sums(tmp_path, interval):
+    log = served(tmp_path, "binary")
+    parts = cmp.open_log(log.export(tmp_path / "parts", rounds_per_part=20))
+    asked = {"interval": interval, "outcome_range": (-1.0, 2.0), "level": 0.9}
+    assert_same(cmp.utilities(parts, **asked), cmp.utilities(log, **asked))
+
+
+def test_cards_and_withheld_memories_come_from_sums(tmp_path):
+    log = served(tmp_path, "continuous", reference_cards=3, withhold=1)
+    parts = cmp.open_log(log.export(tmp_path / "parts", rounds_per_part=20))
+    for reference in ("pool", "card"):
+        assert_same(cmp.utilities(parts, reference=reference), cmp.utilities(log, reference=reference))
+
+
+def test_logs_of_different_scopes_add_up_in_any_order_and_survive_being_sent(tmp_path):
+    sums = []
+    for number, kind in enumerate(("binary", "continuous", "binary")):
+        (tmp_path / str(number)).mkdir()
+        log = served(tmp_path / str(number), kind, scopes=(f"scope {number}",), rounds=40, seed=number)
+        sums.append(cmp.utility_statistics(log))
+    whole = (sums[0] + sums[1] + sums[2]).utilities()
+    sent = [UtilityStatistics.from_bytes(part.to_bytes()) for part in sums]
+    assert_same((sent[2] + (sent[0] + sent[1])).utilities(), whole)
+    alone = pl.concat([part.utilities().frame for part in sums]).drop("q_value")
+    assert_frame_equal(whole.frame.drop("q_value"), alone, abs_tol=ROUNDING)
+
+
+def test_a_log_without_a_value_of_another_log_has_no_exact_test_for_both(tmp_path):
+    log = served(tmp_path, "binary", scopes=("s",))
+    part = cmp.utility_statistics(log)
+    (tmp_path / "other").mkdir()
+    other = wrapped(tmp_path / "other", Store({"s": documents(9)}, ["m1"]), random_slots=2, seed=8)
+    with other as memory:
+        for _ in range(30):
+            memory.record(memory.retrieve("q", scope="s").round_id, 1.0)
+    both = part + cmp.utility_statistics(other.log)
+    assert both.summary.has_margins.all(), "a constant 1 is a proportion of 0 and 1 too"
+    with memory:
+        memory.record(memory.retrieve("q", scope="s").round_id, 0.5)
+    mixed = (part + cmp.utility_statistics(other.log)).utilities()
+    assert set(mixed.frame["interval"]) == {"moderated"}
+
+
+def test_a_block_in_both_and_different_questions_are_refused(tmp_path):
+    log = served(tmp_path, "binary")
+    sums = cmp.utility_statistics(log)
+    with pytest.raises(ValueError, match="blocks have rounds in both"):
+        sums + sums
+    with pytest.raises(ValueError, match="different questions"):
+        sums + cmp.utility_statistics(log, estimator="ht")
+    with pytest.raises(ValueError, match="lists rounds or blocks"):
+        sums.utilities(interval="randomization")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x05\x06" + bytes(18)])
+def test_bytes_that_are_no_sums_are_refused(content):
+    with pytest.raises(ValueError, match="no sums of utilities"):
+        UtilityStatistics.from_bytes(content)
