@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from cmp.design import balanced_table
+from cmp.log.parts import PARTS_ARE_BLOCKS, PARTS_KEY
 from cmp.log.schema import SCHEMA_VERSION
 
 __all__ = ["LogSize", "made"]
@@ -56,7 +56,10 @@ def made(size: LogSize, home: Path) -> Path:
         for name, frame in _part(size, np.arange(first, last), number).items():
             (target / name).mkdir(parents=True, exist_ok=True)
             frame.write_parquet(target / name / f"part-{number:05}.parquet", statistics=True)
-    (target / "meta.json").write_text(json.dumps({"schema_version": str(SCHEMA_VERSION)}), "utf-8")
+    meta = {"schema_version": str(SCHEMA_VERSION)}
+    if ROUNDS_A_PART % (size.scopes * size.queries * BLOCK) == 0:
+        meta[PARTS_KEY] = PARTS_ARE_BLOCKS
+    (target / "meta.json").write_text(json.dumps(meta), "utf-8")
     return target
 
 
@@ -189,20 +192,3 @@ def _blocks_and_rosters(begun: pl.DataFrame) -> dict[str, pl.DataFrame]:
         )
     )
     return {"blocks": blocks, "rosters": rosters}
-
-
-def parts(directory: Path) -> Iterator[dict[str, Path]]:
-    """Yield the files of each part of a log by table."""
-    for file in sorted((directory / "rounds").glob("*.parquet")):
-        yield {
-            name: directory / name / file.name
-            for name in ("rounds", "exposures", "outcomes", "blocks", "rosters")
-        }
-
-
-def sizes(directory: Path) -> dict[str, Any]:
-    """Return rows by table."""
-    return {
-        name: pl.scan_parquet(directory / name / "*.parquet").select(pl.len()).collect().item()
-        for name in ("rounds", "exposures", "outcomes", "blocks", "rosters")
-    }

@@ -1,13 +1,12 @@
 """What people compute from a log today, and what we do: each in a process of its own, measured there.
 
-``python -m experiments.analysis_peers NAME LOG BY OUT`` runs one; OUT gets its figures, and beside it its answer.
+:func:`main` runs one; its file gets the figures, and beside it the answer.
 """
 
 from __future__ import annotations
 
 import json
 import resource
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ import polars as pl
 
 from experiments.rivals import bootstrap_fixed_weights
 
-__all__ = ["PEERS"]
+__all__ = ["PEERS", "keys", "main"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -259,7 +258,3 @@ def main(name: str, log: str, by: str, out: str) -> None:
     Path(out).write_text(json.dumps(figures), "utf-8")
     if "memory_id" in answer.columns:
         answer.sort(keys(by)).select(*keys(by), "utility").write_parquet(Path(out).with_suffix(".parquet"))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

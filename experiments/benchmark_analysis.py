@@ -121,15 +121,8 @@ def alone(name: str, log: Path, by: str) -> tuple[dict[str, Any], pl.DataFrame |
     """Run a peer in a process of its own; return its figures and answer."""
     with tempfile.TemporaryDirectory(prefix="cmp-benchmark-") as folder:
         out = Path(folder) / "figures.json"
-        command = [
-            sys.executable,
-            "-m",
-            "experiments.analysis_peers",
-            name,
-            str(log.absolute()),
-            by,
-            str(out),
-        ]
+        run = "import sys; from experiments.analysis_peers import main; main(*sys.argv[1:])"
+        command = [sys.executable, "-c", run, name, str(log.absolute()), by, str(out)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             nothing = dict.fromkeys(("cpu_seconds", "wall_seconds", "peak_mb", "share", "rows"))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.markup import escape
 
 import cmp
 from cmp.errors import CmpError
@@ -180,7 +181,7 @@ def plain_endings(console: Console, kept: str = "") -> Iterator[None]:
         console.print(f"Interrupted. Nothing was written{f'; {kept}' if kept else ''}.")
         raise typer.Exit(130) from None
     except CmpError as error:
-        console.print(f"[bold]{type(error).__name__}[/bold]: {error}")
+        console.print(f"[bold]{type(error).__name__}[/bold]: {escape(str(error))}")
         raise typer.Exit(2) from None
 
 

@@ -43,8 +43,8 @@ class UtilityStatistics:
     >>> import tempfile, cmp
     >>> def served(folder, scope):
     ...     with cmp.wrap(
-    ...         lambda query: "ab", list_ids=lambda: "abcdef", get=list, slots=2, random_slots=1,
-    ...         log=f"{folder}/{scope}.db", scope=scope, seed=1,
+    ...         lambda query: "ab", list_ids=lambda scope: "abcdef", get=lambda ids, scope: ids,
+    ...         slots=2, random_slots=1, log=f"{folder}/{scope}.db", scope=scope, seed=1,
     ...     ) as memory:
     ...         for number in range(24):
     ...             memory.record(memory.retrieve("q").round_id, number % 2)

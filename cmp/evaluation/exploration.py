@@ -67,7 +67,7 @@ def exposure_cost(log: Log, metric: str = "reward", level: float = 0.95) -> Expo
     -0.5
     """
     held = pl.col("fallback_reason") == "holdout"
-    last = last_outcomes(log, metric).to_native()
+    last = last_outcomes(log, metric).to_native().lazy()
     rounds = (
         log.rounds()
         .filter(pl.col("randomized") | held.fill_null(False))

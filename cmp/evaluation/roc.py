@@ -276,8 +276,13 @@ def score_column(frame: pl.DataFrame, score: str | None) -> str:
     Raises
     ------
     ValueError
-        Where the table lacks it.
+        Where the table lacks it, or holds several metrics.
     """
+    if "metric" in frame.columns and frame["metric"].n_unique() > 1:
+        raise ValueError(
+            f"the table holds the metrics {frame['metric'].unique().sort().to_list()}, each with a row a memory; pass "
+            "one of them: table.frame.filter(metric=...)"
+        )
     column = score or ("utility" if "utility" in frame.columns else "score")
     if column not in frame.columns:
         raise ValueError(f"the table has no column {column}; it has {frame.columns}")

@@ -297,3 +297,13 @@ def test_clusters_that_hold_one_class_alone_still_count():
     result = auc_arrays([4.0, 3, 1, 2, 5, 0], [1, 1, 0, 0, 0, 0], clusters=["a", "a", "b", "b", "c", "c"])
     assert result.auc == 0.75
     assert "single member or cluster" in result.reason
+
+
+def test_a_table_of_several_metrics_is_refused_and_one_of_them_taken():
+    table = pl.DataFrame(
+        {"metric": ["a", "a", "b", "b"], "memory_id": ["x", "y"] * 2, "utility": [1.0, 0.0, 0.0, 1.0]}
+    )
+    labels = pl.DataFrame({"query_id": ["q"], "memory_id": ["x"]})
+    with pytest.raises(ValueError, match="metrics \\['a', 'b'\\]"):
+        auc(table, labels)
+    assert auc(table.filter(metric="b"), labels).auc == 0.0
