@@ -169,7 +169,7 @@ def _with_effective_sizes(contrast: Contrast, inflation: FloatArray) -> Contrast
     exposed, control = (
         replace(arm, weight_squares=arm.weight_squares * by) for arm in (cells.exposed, cells.control)
     )
-    return replace(contrast, cells=replace(cells, exposed=exposed, control=control))
+    return contrast.with_cells(replace(cells, exposed=exposed, control=control))
 
 
 def _by_squares(

@@ -64,13 +64,19 @@ def check_blocks(rounds: nw.DataFrame[Any], blocks: nw.DataFrame[Any], rosters: 
         )
 
 
-def check_drawn(drawn: nw.DataFrame[Any], rosters: nw.DataFrame[Any]) -> None:
+def check_drawn(
+    sums: nw.DataFrame[Any], rows: nw.DataFrame[Any], rounds: nw.DataFrame[Any], rosters: nw.DataFrame[Any]
+) -> None:
     """Check that whatever was drawn stood in its block's roster with a chance.
 
     Parameters
     ----------
-    drawn
-        ``round_id, block_id, memory_id`` of what was drawn.
+    sums
+        ``block_id, memory_id, drawn_rounds``: what was drawn, by stratum.
+    rows
+        ``round_id, memory_id, drawn``, to name a round by.
+    rounds
+        ``round_id, block_id``.
     rosters
         ``block_id, memory_id, planned``.
 
@@ -79,15 +85,19 @@ def check_drawn(drawn: nw.DataFrame[Any], rosters: nw.DataFrame[Any]) -> None:
     PositivityError
         For ids outside the roster, or with no exposure planned.
     """
-    planned = drawn.join(
-        rosters.select("block_id", "memory_id", "planned"), on=["block_id", "memory_id"], how="left"
+    key = ["block_id", "memory_id"]
+    drawn = sums.filter(nw.col("drawn_rounds") > 0).select(key)
+    planned = drawn.join(rosters.select(*key, "planned"), on=key, how="left")
+    if not (planned["planned"].fill_null(0) <= 0).any():
+        return
+    named = rows.filter(nw.col("drawn")).select("round_id", "memory_id")
+    named = named.join(rounds.select("round_id", "block_id"), on="round_id", how="inner")
+    torn = named.join(rosters.select(*key, "planned"), on=key, how="left")
+    torn = torn.filter(nw.col("planned").fill_null(0) <= 0)
+    raise PositivityError(
+        f"{len(torn)} exposures were drawn without a chance: memory {torn['memory_id'][0]!r} in round "
+        f"{torn['round_id'][0]!r} has no exposure planned in the roster of block {torn['block_id'][0]!r}; {_SEE}"
     )
-    torn = planned.filter(nw.col("planned").fill_null(0) <= 0)
-    if len(torn):
-        raise PositivityError(
-            f"{len(torn)} exposures were drawn without a chance: memory {torn['memory_id'][0]!r} in round "
-            f"{torn['round_id'][0]!r} has no exposure planned in the roster of block {torn['block_id'][0]!r}; {_SEE}"
-        )
 
 
 def check_certain(cells: pl.DataFrame, not_drawn: BoolArray) -> None:

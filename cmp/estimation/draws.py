@@ -8,7 +8,6 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from cmp.estimation.consistency import check_drawn
 from cmp.estimation.settled import LogFrames, collected
 from cmp.estimation.sums import limb_quanta
 
@@ -52,14 +51,16 @@ def with_limbs(rounds: nw.DataFrame[Any], strata: Sequence[str]) -> tuple[nw.Dat
             rounds = rounds.with_columns((limb * nw.col("unit")).alias(f"{name}_{place}"))
             rest = rest - limb
             sums.append(f"{name}_{place}")
-    return rounds.drop("unit", strict=False), sums
+    rounds = rounds.drop("unit", strict=False)
+    finer = [name for name in sums if name not in (*_COUNTS, "d_0", "d2_0")]
+    nothing = [name for name in finer if not (rounds[name] != 0.0).any()]  # as of outcomes that are 0 or 1
+    return rounds.drop(*nothing), [name for name in sums if name not in nothing]
 
 
 def drawn_or_barred(
     log: LogFrames,
     rounds: nw.DataFrame[Any],
     rosters: nw.DataFrame[Any],
-    strata: Sequence[str],
     sums: Sequence[str],
     bars: nw.DataFrame[Any],
 ) -> nw.DataFrame[Any]:
@@ -69,24 +70,30 @@ def drawn_or_barred(
     """
     is_random, is_card = nw.col("arm") == "random", nw.col("arm") == "card"
     is_ranked, is_elsewhere = nw.col("arm").is_in(["ranked", "withheld"]), nw.col("arm") == "elsewhere"
-    events = collected(
+    rows = (
         nw.from_native(log.exposures())
         .filter(((is_random | is_card) & nw.col("assigned")) | is_ranked | is_elsewhere)
         .select("round_id", "memory_id", (~is_random & ~is_card).alias("barred"), is_ranked.alias("ranked"))
-        .group_by("round_id", "memory_id")
-        .agg(nw.col("barred").max(), nw.col("ranked").max())
     )
-    place = rounds.select("round_id", "block_row", *strata, *sums)
-    joined = events.join(place, on="round_id", how="inner")
-    check_drawn(joined.filter(~nw.col("barred")), rosters)
+    if not getattr(log, "has_unique_rows", False):
+        rows = rows.group_by("round_id", "memory_id").agg(nw.col("barred").max(), nw.col("ranked").max())
+    events = collected(rows)
+    place = rounds.select("round_id", "code", *sums)
     if len(bars):
-        joined = _with_bars(events, bars).join(place, on="round_id", how="inner")
-    events = joined
+        events = _with_bars(events, bars)
+    events = events.join(place, on="round_id", how="inner")
     removed = rosters.filter(~nw.col("removed_row").is_null())
     if len(removed):
-        events = events.join(
-            removed.select("block_id", "memory_id", "removed_row"), on=["block_id", "memory_id"], how="left"
-        ).filter(nw.col("removed_row").is_null() | (nw.col("block_row") < nw.col("removed_row")))
+        where = rounds.select("round_id", "block_id", "block_row")
+        events = (
+            events.join(where, on="round_id", how="inner")
+            .join(
+                removed.select("block_id", "memory_id", "removed_row"),
+                on=["block_id", "memory_id"],
+                how="left",
+            )
+            .filter(nw.col("removed_row").is_null() | (nw.col("block_row") < nw.col("removed_row")))
+        )
     return events.with_columns((~nw.col("barred")).alias("drawn"))
 
 
@@ -97,7 +104,7 @@ def _with_bars(events: nw.DataFrame[Any], bars: nw.DataFrame[Any]) -> nw.DataFra
 
 
 def sums_of_events(
-    events: nw.DataFrame[Any], strata: Sequence[str], sums: Sequence[str]
+    events: nw.DataFrame[Any], codes: nw.DataFrame[Any], sums: Sequence[str]
 ) -> nw.DataFrame[Any]:
     """Return sums per (stratum, memory) of the rounds in which it was drawn, and in which it was barred."""
     both = [
@@ -106,7 +113,8 @@ def sums_of_events(
         for name in sums
     ]
     ranked = nw.col("ranked").cast(nw.Float64).sum().alias("ranked_rounds")
-    return events.group_by([*strata, "memory_id"]).agg(*both, ranked)
+    found = events.group_by("code", "memory_id").agg(*both, ranked)
+    return found.join(codes, on="code", how="inner").drop("code")
 
 
 def kept_or_withheld(

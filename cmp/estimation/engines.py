@@ -89,7 +89,8 @@ class _Elsewhere:
         self._written = 0
 
     def frames(self, log: LogFrames) -> Any:
-        return _Tables({table: self._table(log, table) for table in TABLES})
+        tables = {table: self._table(log, table) for table in TABLES}
+        return _Tables(tables, getattr(log, "has_unique_rows", False))
 
     def adopt(self, frame: pl.DataFrame) -> nw.LazyFrame[Any]:
         found: nw.LazyFrame[Any] = nw.from_native(self._take(frame.to_arrow()))
@@ -112,8 +113,8 @@ class _Elsewhere:
 class _Tables:
     """The five tables of a log on an engine."""
 
-    def __init__(self, tables: dict[Table, Any]) -> None:
-        self._tables = tables
+    def __init__(self, tables: dict[Table, Any], has_unique_rows: bool) -> None:
+        self._tables, self.has_unique_rows = tables, has_unique_rows
 
     def rounds(self) -> Any:
         return self._tables[ROUNDS]

@@ -30,6 +30,8 @@ def memories_with_shared_outcomes(
         ``scope``, perhaps ``group``, ``memory_id``.
     """
     family = key[:-1]
+    if rounds["episode_id"].null_count() == rounds.height:
+        return rounds.head(0).select(*family, memory_id=pl.lit(""))
     known = rounds.filter(pl.col("episode_id").is_not_null() & pl.col("y").is_not_null())
     shared = known.filter(pl.len().over(*family, "episode_id") > 1)
     drawn_by_chance = rosters.filter((pl.col("planned") > 0) & (pl.col("planned") < pl.col("length")))

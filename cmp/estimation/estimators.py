@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,15 +51,17 @@ class Contrast:
     """Strata with an eligible outcome."""
     n_strata_empty: FloatArray
     """Of these, strata with an empty arm."""
+    moments: Moments
+    """Sums over the strata of each memory: all that intervals need, but for exact tests."""
     design_count: BoolArray
     """Whether every cell holds just the exposures its propensity says, so that the three estimators agree."""
 
-    @property
-    def moments(self) -> Moments:
-        """Sums over the strata of each memory: all that intervals need, but for exact tests."""
+    def with_cells(self, cells: Cells) -> Contrast:
+        """Return the contrast with its cells' arms changed, and what is summed over them."""
         means = self.mean1, self.mean0, self.mean1 - self.mean0
         n_paired = self.n_strata - self.n_strata_empty
-        return sum_strata(self.cells, self.raw, means, self.uneven, self.n_strata, n_paired)
+        sums = sum_strata(cells, self.raw, means, self.uneven, self.n_strata, n_paired)
+        return replace(self, cells=cells, moments=sums)
 
     def sum_cells(self, values: FloatArray) -> FloatArray:
         """Sum an array over the cells of each memory."""
@@ -122,6 +124,7 @@ def combine_strata(cells: Cells, n_memories: int, *, estimator: str, weights: st
         n0=sums.rounds0,
         n_strata=n_strata,
         n_strata_empty=n_strata - n_both,
+        moments=sums,
         design_count=sums.has_design_count,
     )
 

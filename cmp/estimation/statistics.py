@@ -18,7 +18,7 @@ import polars as pl
 
 from cmp.estimation.assembly import Frames, LogStatistics, assemble
 from cmp.estimation.carryover import episodes_in_order, rounds_after_exposure
-from cmp.estimation.consistency import check_blocks
+from cmp.estimation.consistency import check_blocks, check_drawn
 from cmp.estimation.draws import (
     drawn_or_barred,
     kept_or_withheld,
@@ -80,21 +80,19 @@ def statistics_of_log(
         log, settled_rounds(log, metric=metric, by_query=by_query, window=window), carryover
     )
     rounds, sums = with_limbs(rounds, strata)
+    rounds, codes = _with_codes(rounds, strata)
     blocks = _blocks_in_time(log)
     rosters = collected(
         nw.from_native(log.rosters()).select("block_id", "memory_id", "planned", "removed_row")
     )
     check_blocks(rounds, blocks, rosters)
-    totals = rounds.group_by(strata).agg(*(nw.col(name).sum() for name in sums), nw.col("offset").max())
-    totals = blocks.join(totals, on="block_id", how="inner" if by_query else "left")
-    if carryover == "exclude":
-        earlier = nw.col("earlier").fill_null(0)
-        totals = totals.with_columns(earlier, (nw.col("length") - earlier).alias("length"))
+    totals = _totals(rounds, blocks, strata, sums)
     withheld = kept_or_withheld(log, rounds, strata, sums).join(
         bars, on=["round_id", "memory_id"], how="anti"
     )
-    rows = drawn_or_barred(log, rounds, rosters, strata, sums, bars)
-    events = sums_of_events(rows, strata, sums)
+    rows = drawn_or_barred(log, rounds, rosters, sums, bars)
+    events = sums_of_events(rows, codes, sums)
+    check_drawn(events, rows, rounds, rosters)
     parts = []
     for cells in _portions(totals, rosters, strata):
         whole = totals_before_removal(cells, rounds, strata, sums)
@@ -135,6 +133,25 @@ def _with_turns(
     bars = nw.from_native(rounds_after_exposure(log, turns))
     found = rounds.join(nw.from_native(turns.select("round_id", "earlier")), on="round_id", how="left")
     return found.with_columns(nw.col("earlier").fill_null(0)), bars
+
+
+def _totals(
+    rounds: nw.DataFrame[Any], blocks: nw.DataFrame[Any], strata: list[str], sums: Sequence[str]
+) -> nw.DataFrame[Any]:
+    """Return sums over all rounds of each stratum; a block without rounds is one where its blocks are the strata."""
+    found = rounds.group_by(strata).agg(*(nw.col(name).sum() for name in sums), nw.col("offset").max())
+    totals = blocks.join(found, on="block_id", how="inner" if "group" in strata else "left")
+    if "earlier" not in strata:
+        return totals
+    earlier = nw.col("earlier").fill_null(0)
+    return totals.with_columns(earlier, (nw.col("length") - earlier).alias("length"))
+
+
+def _with_codes(rounds: nw.DataFrame[Any], strata: list[str]) -> tuple[nw.DataFrame[Any], nw.DataFrame[Any]]:
+    """Add a short ``code`` of each stratum, which costs less than its names row after row; return the codes too."""
+    codes = rounds.select(strata).unique()
+    codes = codes.with_columns(nw.new_series("code", np.arange(len(codes)), backend="polars"))
+    return rounds.join(codes, on=strata, how="left"), codes
 
 
 def _blocks_in_time(log: LogFrames) -> nw.DataFrame[Any]:

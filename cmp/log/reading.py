@@ -23,6 +23,9 @@ META_FILE = "meta.json"
 class Log(ABC):
     """An exposure log. Each method returns a polars LazyFrame with the columns of ``cmp.log.schema``."""
 
+    #: Rows are unique by the schema's keys, so that nobody need look.
+    has_unique_rows = True
+
     @abstractmethod
     def scan(self, table: Table) -> pl.LazyFrame:
         """Return one table with the types of its schema, other columns kept behind them."""
