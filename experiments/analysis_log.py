@@ -23,7 +23,7 @@ from cmp.log.schema import SCHEMA_VERSION
 __all__ = ["LogSize", "made"]
 
 SLOTS, RANDOM_SLOTS, MEMORIES, EXPOSURES_A_BLOCK = 6, 2, 100, 2
-ROUNDS_A_PART: Final = 1_000_000
+ROUNDS_A_PART: Final = 200_000
 BLOCK: Final = MEMORIES * EXPOSURES_A_BLOCK // RANDOM_SLOTS
 
 IntArray = npt.NDArray[np.int64]
