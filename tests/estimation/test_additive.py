@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from polars.testing import assert_frame_equal
 
 import cmp
 from cmp.estimation.additive import UtilityStatistics
+from tests.closeness import assert_tables_close
 from tests.serving.stores import Store, documents, wrapped
 
 #: What summing in another order leaves of numbers near 1.
@@ -34,7 +34,7 @@ def served(folder, kind, *, scopes=("s", "t"), rounds=70, seed=3, **settings):
 
 def assert_same(one, two):
     # a null log's own rounding decides which of two equal p-values comes first
-    assert_frame_equal(one.frame, two.frame, abs_tol=ROUNDING, rel_tol=ROUNDING)
+    assert_tables_close(one.frame, two.frame, ROUNDING)
 
 
 @pytest.mark.parametrize("kind", ["binary", "continuous"])
@@ -74,7 +74,7 @@ def test_logs_of_different_scopes_add_up_in_any_order_and_survive_being_sent(tmp
     sent = [UtilityStatistics.from_bytes(part.to_bytes()) for part in sums]
     assert_same((sent[2] + (sent[0] + sent[1])).utilities(), whole)
     alone = pl.concat([part.utilities().frame for part in sums]).drop("q_value")
-    assert_frame_equal(whole.frame.drop("q_value"), alone, abs_tol=ROUNDING)
+    assert_tables_close(whole.frame.drop("q_value"), alone, ROUNDING)
 
 
 def test_a_log_without_a_value_of_another_log_has_no_exact_test_for_both(tmp_path):

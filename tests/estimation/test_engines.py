@@ -9,10 +9,10 @@ from datetime import timedelta
 
 import polars as pl
 import pytest
-from polars.testing import assert_frame_equal
 
 import cmp
 from cmp.estimation.engines import engine_named
+from tests.closeness import assert_tables_close
 from tests.estimation.test_additive import served
 from tests.java import java_home
 
@@ -47,11 +47,9 @@ def test_duckdb_gives_what_polars_gives(places, by):
             asked = {"by": by, "reference": reference}
             log = cmp.open_log(place)
             found, expected = (cmp.utilities(log, engine=engine, **asked) for engine in ("duckdb", "polars"))
-            assert_frame_equal(found.frame, expected.frame, abs_tol=APART, rel_tol=APART)
+            assert_tables_close(found.frame, expected.frame, APART)
     sums = cmp.utility_statistics(cmp.open_log(places[1]), engine="duckdb")
-    assert_frame_equal(
-        sums.utilities().frame, cmp.utilities(cmp.open_log(places[0])).frame, abs_tol=APART, rel_tol=APART
-    )
+    assert_tables_close(sums.utilities().frame, cmp.utilities(cmp.open_log(places[0])).frame, APART)
 
 
 def test_spark_gives_what_polars_gives(places, tmp_path):
@@ -72,7 +70,7 @@ def test_spark_gives_what_polars_gives(places, tmp_path):
         for by in ("memory", "query"):
             found = pl.read_parquet(tmp_path / f"{number}-{by}.parquet")
             expected = cmp.utilities(cmp.open_log(place), by=by).frame
-            assert_frame_equal(found, expected, abs_tol=APART, rel_tol=APART)
+            assert_tables_close(found, expected, APART)
 
 
 @pytest.mark.parametrize(
