@@ -9,14 +9,14 @@ import numpy.typing as npt
 import polars as pl
 
 from cmp.estimation.cells import Arm, BoolArray, Cells, Tallies
-from cmp.estimation.intervals import t_quantile
+from cmp.estimation.intervals import normal_quantile, t_quantile
 from cmp.estimation.joint import centred_within, draws_as_columns, fit_jointly, read_covariates, read_rounds
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.outcome_sums import describe_outcomes
 from cmp.estimation.sums import FloatArray, IntArray, group_sums
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate
-from cmp.estimation.wilson import combined_limits, normal_quantile, p_values_of_limits
+from cmp.estimation.wilson import combined_limits, p_values_of_limits
 
 __all__ = ["adjusted_estimate", "companion_part"]
 

@@ -12,7 +12,6 @@ from cmp.estimation.estimators import Contrast
 from cmp.estimation.intervals import (
     Interval,
     confidence_limits,
-    newcombe_limits,
     shrink_by_family,
     t_quantile,
     weighted_proportions,
@@ -20,15 +19,13 @@ from cmp.estimation.intervals import (
 from cmp.estimation.moderation import MAX_KURTOSIS, shrink_to_control
 from cmp.estimation.moments import Moments
 from cmp.estimation.sums import FloatArray, IntArray
+from cmp.estimation.wilson import newcombe_limits, p_values_of_limits
 
 __all__ = ["CLUSTERED", "clustered_inference", "newcombe_p_values", "score_p_values"]
 
 #: Intervals that have a form for rounds that share outcomes.
 CLUSTERED = ("auto", "newcombe", "moderated", "pooled", "neyman", "welch")
 
-#: Critical values between which the p-value of a score interval is sought, and halvings of their distance.
-_MOST_Z = 38.0
-_HALVINGS = 60
 #: What is left of a sum of squares or of degrees of freedom when rounding is all there is.
 _DUST = 1e-9
 
@@ -128,17 +125,14 @@ def newcombe_p_values(
     >>> bool(low[0] > 0), newcombe_p_values(*one).round(5).tolist(), newcombe_p_values(*one, null=0.2).tolist()
     (True, [0.00813], [1.0])
     """
-    from scipy.special import ndtr
-
-    least, most = np.zeros_like(p1), np.full_like(p1, _MOST_Z)
     gap = p1 - p0 - null
+
+    def about_null(z: float | FloatArray) -> tuple[FloatArray, FloatArray]:
+        low, high = newcombe_limits(p1, n1, p0, n0, z)
+        return low - null, high - null
+
     with np.errstate(invalid="ignore", divide="ignore"):
-        for _ in range(_HALVINGS):
-            z = (least + most) / 2
-            low, high = newcombe_limits(p1, n1, p0, n0, z)
-            outside = np.where(gap > 0, low > null, high < null)
-            least, most = np.where(outside, z, least), np.where(outside, most, z)
-    p = np.where(np.abs(gap) > _DUST, 2.0 * ndtr(-least), 1.0)
+        p = np.where(np.abs(gap) > _DUST, p_values_of_limits(about_null, len(p1)), 1.0)
     return np.where(np.isfinite(gap) & (n1 > 0) & (n0 > 0), p, np.nan)
 
 

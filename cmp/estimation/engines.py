@@ -1,4 +1,4 @@
-"""Where a log's rows are joined and summed: polars, or the DuckDB or Spark that people have."""
+"""Where a log's rows are read and filtered, to be summed in polars: there too, or in DuckDB or Spark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import narwhals.stable.v2 as nw
 import polars as pl
@@ -29,14 +29,8 @@ _TYPES: Mapping[Any, Any] = {
 }
 
 
-class Engine(Protocol):
-    """Reads a log's tables where they lie, and takes a small frame in."""
-
-    def frames(self, log: LogFrames) -> Any:
-        """Return an object with the five tables of a log as lazy frames of the engine's own."""
-
-    def adopt(self, frame: pl.DataFrame) -> nw.LazyFrame[Any]:
-        """Return a frame as the engine's own."""
+#: Returns an object with the five tables of a log as lazy frames of the engine's own.
+Engine: TypeAlias = Callable[[LogFrames], Any]
 
 
 @contextmanager
@@ -51,50 +45,33 @@ def engine_named(name: str) -> Iterator[Engine]:
         For another name.
     """
     if name == "polars":
-        yield _Polars()
+        yield lambda log: log
     elif name == "duckdb":
         with tempfile.TemporaryDirectory(prefix="cmp-") as folder, _duckdb() as connection:
             yield _Elsewhere(
                 Path(folder),
-                read=lambda files: connection.read_parquet(list(map(str, files)), union_by_name=True),
-                take=connection.from_arrow,
+                lambda files: connection.read_parquet(list(map(str, files)), union_by_name=True),
             )
     elif name == "spark":
         session = _spark()
         with tempfile.TemporaryDirectory(prefix="cmp-") as folder:
             yield _Elsewhere(
                 Path(folder),
-                read=lambda files: session.read.option("mergeSchema", "true").parquet(*map(str, files)),
-                take=session.createDataFrame,
+                lambda files: session.read.option("mergeSchema", "true").parquet(*map(str, files)),
             )
     else:
         raise ValueError(f"engine={name!r} is not supported; use {' or '.join(map(repr, ENGINES))}")
 
 
-class _Polars:
-    def frames(self, log: LogFrames) -> LogFrames:
-        return log
-
-    def adopt(self, frame: pl.DataFrame) -> nw.LazyFrame[Any]:
-        return nw.from_native(frame.lazy())
-
-
 class _Elsewhere:
     """An engine that reads Parquet files; a log that is kept otherwise is written to such files first."""
 
-    def __init__(
-        self, folder: Path, *, read: Callable[[list[Path]], Any], take: Callable[[Any], Any]
-    ) -> None:
-        self._folder, self._read, self._take = folder, read, take
-        self._written = 0
+    def __init__(self, folder: Path, read: Callable[[list[Path]], Any]) -> None:
+        self._folder, self._read, self._written = folder, read, 0
 
-    def frames(self, log: LogFrames) -> Any:
+    def __call__(self, log: LogFrames) -> _Tables:
         tables = {table: self._table(log, table) for table in TABLES}
         return _Tables(tables, getattr(log, "has_unique_rows", False))
-
-    def adopt(self, frame: pl.DataFrame) -> nw.LazyFrame[Any]:
-        found: nw.LazyFrame[Any] = nw.from_native(self._take(frame.to_arrow()))
-        return found
 
     def _table(self, log: LogFrames, table: Table) -> Any:
         files = log.files(table) if isinstance(log, ParquetLog) else []

@@ -74,8 +74,8 @@ def utilities(
     adjust
         How q-values are made: ``"bh"``, ``"by"`` or ``"holm"``, over the whole table, all metrics together.
     engine
-        Where rows are joined and summed: ``"polars"``, ``"duckdb"`` (extra ``[duckdb]``) or ``"spark"`` (extra
-        ``[spark]``; the session that is running, or a local one).
+        Where rows are read and filtered, to be summed in polars: ``"polars"``, ``"duckdb"`` (extra ``[duckdb]``) or
+        ``"spark"`` (extra ``[spark]``; the session that is running, or a local one).
     weights
         How strata combine: ``"precision"``, n1 n0 / (n1 + n0), or ``"rounds"``.
     outcome_range
@@ -176,7 +176,7 @@ def utilities(
         if is_additive and analysis.interval in INTERVALS and has_parts(log):
             frames = [_from_sums(log, opened, by, name, analysis, window) for name in names]
         else:
-            tables = opened.frames(log)
+            tables = opened(log)
             frames = [_table(tables, by, name, analysis, carryover, window, strata) for name in names]
     if not isinstance(metric, str):
         labelled = zip(names, frames, strict=True)

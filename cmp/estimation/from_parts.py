@@ -94,7 +94,7 @@ def sum_of_parts(
 
     def sums() -> Iterator[UtilityStatistics]:
         for part in _parts(log):
-            frames = engine.frames(part)
+            frames = engine(part)
             found = statistics_for(frames, by, metric, analysis, window=window, condense=condenses(analysis))
             rounds = nw.from_native(frames.rounds()).filter(nw.col("randomized"))
             held = collected(rounds.select("block_id", ~nw.col("episode_id").is_null()).unique())

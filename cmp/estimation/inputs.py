@@ -10,7 +10,7 @@ import numpy.typing as npt
 from cmp.estimation.cells import BoolArray
 from cmp.estimation.sums import FloatArray, IntArray
 
-__all__ = ["read_booleans", "read_outcomes", "read_strata"]
+__all__ = ["read_booleans", "read_outcomes", "read_rounds", "read_strata"]
 
 
 def read_booleans(values: npt.ArrayLike, name: str) -> BoolArray:
@@ -96,3 +96,23 @@ def read_strata(strata: npt.ArrayLike | None, n_rounds: int) -> tuple[IntArray, 
         raise ValueError("strata hold None or NaN; name the stratum of every round")
     names, codes = np.unique(labels, return_inverse=True)
     return codes.astype(np.int64), len(names)
+
+
+def read_rounds(outcomes: npt.ArrayLike, assigned: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
+    """Return one memory's outcomes, NaN where missing, and whether each round was exposed.
+
+    Raises
+    ------
+    ValueError
+        For shapes that differ, or values that :func:`read_outcomes` and :func:`read_booleans` refuse.
+
+    Examples
+    --------
+    >>> y, z = read_rounds([1, None], [1, 0])
+    >>> y.tolist(), z.tolist()
+    ([1.0, nan], [True, False])
+    """
+    y, z = read_outcomes(outcomes), read_booleans(assigned, "assigned")
+    if y.shape != z.shape or y.ndim != 1:
+        raise ValueError(f"outcomes have shape {y.shape} and assigned {z.shape}; give one of each a round")
+    return y, z

@@ -14,6 +14,7 @@ from cmp.estimation.cells import BoolArray, Outcomes
 from cmp.estimation.moderation import MAX_KURTOSIS, moderate_variances, shrink_to_control
 from cmp.estimation.moments import Moments
 from cmp.estimation.sums import FloatArray, IntArray
+from cmp.estimation.wilson import newcombe_limits
 
 __all__ = ["INTERVALS", "Interval", "NewcombeInterval", "confidence_limits", "newcombe_interval"]
 
@@ -104,7 +105,7 @@ def newcombe_interval(
             "each arm needs a round, and successes lie between 0 and its rounds"
         )
     p1, p0 = np.array([exposed_successes / n_exposed]), np.array([control_successes / n_control])
-    low, high = newcombe_limits(p1, np.array([n_exposed]), p0, np.array([n_control]), _normal_quantile(level))
+    low, high = newcombe_limits(p1, np.array([n_exposed]), p0, np.array([n_control]), normal_quantile(level))
     return NewcombeInterval(float(p1[0] - p0[0]), float(low[0]), float(high[0]))
 
 
@@ -177,7 +178,7 @@ def _centred(interval: Interval, sums: Moments) -> Interval:
 
 def _newcombe(sums: Moments, outcomes: Outcomes, level: float) -> Interval:
     """Stratum-weighted proportions at their effective sizes; with one stratum, Newcombe's interval itself."""
-    scale, z = outcomes.high - outcomes.low, _normal_quantile(level)
+    scale, z = outcomes.high - outcomes.low, normal_quantile(level)
     with np.errstate(invalid="ignore", divide="ignore"):
         low, high = newcombe_limits(*weighted_proportions(sums, outcomes), z)
     shown = (sums.rounds1 >= 2) & (sums.rounds0 >= 2)
@@ -199,23 +200,6 @@ def weighted_proportions(
 
     with np.errstate(divide="ignore", invalid="ignore"):
         return proportion(sums.levels1), sums.effective1, proportion(sums.levels0), sums.effective0
-
-
-def newcombe_limits(
-    p1: FloatArray, n1: FloatArray, p0: FloatArray, n0: FloatArray, z: float | FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    low1, high1 = _wilson(p1, n1, z)
-    low0, high0 = _wilson(p0, n0, z)
-    return (
-        p1 - p0 - np.hypot(p1 - low1, high0 - p0),
-        p1 - p0 + np.hypot(high1 - p1, p0 - low0),
-    )
-
-
-def _wilson(p: FloatArray, n: FloatArray, z: float | FloatArray) -> tuple[FloatArray, FloatArray]:
-    centre, spread = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    scale = 1 + z**2 / n
-    return np.where(p == 0, 0.0, (centre - spread) / scale), np.where(p == 1, 1.0, (centre + spread) / scale)
 
 
 def _standard_errors(
@@ -304,10 +288,11 @@ def t_quantile(df: FloatArray, level: float) -> FloatArray:
 
     normal = ~np.isfinite(df)
     quantile: FloatArray = stdtrit(np.where(normal, 1.0, df), 0.5 + level / 2)
-    return np.where(normal, _normal_quantile(level), quantile)
+    return np.where(normal, normal_quantile(level), quantile)
 
 
-def _normal_quantile(level: float) -> float:
+def normal_quantile(level: float) -> float:
+    """Two-sided critical value of the normal."""
     from scipy.special import ndtri
 
     return float(ndtri(0.5 + level / 2))

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import polars as pl
 
 from cmp.estimation.cells import BoolArray
-from cmp.estimation.intervals import t_quantile
+from cmp.estimation.intervals import normal_quantile, t_quantile
 from cmp.estimation.joint import centred_within, read_rounds
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.sums import FloatArray, IntArray
-from cmp.estimation.wilson import combined_limits, normal_quantile, p_values_of_limits
+from cmp.estimation.wilson import combined_limits, p_values_of_limits
 
 __all__ = ["pair_utilities"]
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from cmp.estimation.cells import BoolArray
 from cmp.estimation.estimators import WEIGHTS, Contrast
-from cmp.estimation.inputs import read_booleans, read_outcomes, read_strata
+from cmp.estimation.inputs import read_rounds, read_strata
 from cmp.estimation.intervals import Interval
 from cmp.estimation.lattices import lattice_p_value
 from cmp.estimation.sums import FloatArray, IntArray
@@ -150,9 +150,7 @@ def randomization_test(
     >>> round(found.difference, 4), round(found.p_value, 4), found.method
     (0.8571, 0.0333, 'enumeration')
     """
-    y, z = read_outcomes(outcomes), read_booleans(assigned, "assigned")
-    if y.shape != z.shape or y.ndim != 1:
-        raise ValueError(f"outcomes have shape {y.shape} and assigned {z.shape}; give one of each a round")
+    y, z = read_rounds(outcomes, assigned)
     if weights not in WEIGHTS:
         raise ValueError(f"weights={weights!r}; use one of {', '.join(map(repr, WEIGHTS))}")
     if draws < 1:

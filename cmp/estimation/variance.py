@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cmp.estimation.inputs import read_booleans, read_outcomes
+from cmp.estimation.inputs import read_rounds
 from cmp.estimation.sums import FloatArray
 
 __all__ = ["neyman_variance_estimate", "null_variance", "randomization_variance"]
@@ -114,9 +114,7 @@ def neyman_variance_estimate(outcomes: npt.ArrayLike, assigned: npt.ArrayLike) -
     >>> neyman_variance_estimate([1, 0, 1], [1, 0, 0]) is None
     True
     """
-    y, z = read_outcomes(outcomes), read_booleans(assigned, "assigned")
-    if y.shape != z.shape or y.ndim != 1:
-        raise ValueError(f"outcomes have shape {y.shape} and assigned {z.shape}; give one of each a round")
+    y, z = read_rounds(outcomes, assigned)
     known = ~np.isnan(y)
     arms = y[known & z], y[known & ~z]
     if min(map(len, arms)) < 2:

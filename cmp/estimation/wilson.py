@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cmp.estimation.intervals import t_quantile
 from cmp.estimation.sums import FloatArray
 
-__all__ = ["Limits", "combined_limits", "normal_quantile", "p_values_of_limits"]
+__all__ = ["Limits", "combined_limits", "newcombe_limits", "p_values_of_limits"]
 
-#: Limits at a critical value: z, (M,), to low and high, (M,) each.
-Limits = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+#: Limits at a critical value: z, a number or (M,), to low and high, (M,) each.
+Limits = Callable[[float | FloatArray], tuple[FloatArray, FloatArray]]
 
 #: Halvings when a p-value is sought as the level whose limit is 0: to 40 / 2**50, below any rounding of a level.
 _HALVINGS = 50
@@ -45,15 +44,26 @@ def combined_limits(p: FloatArray, n: FloatArray, signs: tuple[float, ...]) -> L
     sign = np.array(signs)[:, None]
     estimate, cut = (sign * p).sum(axis=0), np.clip(p, 0.0, 1.0)
 
-    def limits(z: FloatArray) -> tuple[FloatArray, FloatArray]:
-        centre = cut + z**2 / (2.0 * n)
-        spread = z * np.sqrt(cut * (1.0 - cut) / n + z**2 / (4.0 * n**2))
-        scale = 1.0 + z**2 / n
-        below, above = cut - (centre - spread) / scale, (centre + spread) / scale - cut
+    def limits(z: float | FloatArray) -> tuple[FloatArray, FloatArray]:
+        low, high = _wilson(cut, n, z)
+        below, above = cut - low, high - cut
         down, up = np.where(sign > 0, below, above), np.where(sign > 0, above, below)
         return estimate - np.sqrt((down**2).sum(axis=0)), estimate + np.sqrt((up**2).sum(axis=0))
 
     return limits
+
+
+def newcombe_limits(
+    p1: FloatArray, n1: FloatArray, p0: FloatArray, n0: FloatArray, z: float | FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the limits of a difference of two proportions, shape (M,) each: Newcombe's method 10."""
+    return combined_limits(np.stack([p1, p0]), np.stack([n1, n0]), (1.0, -1.0))(z)
+
+
+def _wilson(p: FloatArray, n: FloatArray, z: float | FloatArray) -> tuple[FloatArray, FloatArray]:
+    centre, spread = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    scale = 1 + z**2 / n
+    return np.where(p == 0, 0.0, (centre - spread) / scale), np.where(p == 1, 1.0, (centre + spread) / scale)
 
 
 def p_values_of_limits(limits: Limits, size: int) -> FloatArray:
@@ -75,14 +85,3 @@ def p_values_of_limits(limits: Limits, size: int) -> FloatArray:
         inside, outside = np.where(covers, middle, inside), np.where(covers, outside, middle)
     p: FloatArray = np.minimum(2.0 * ndtr(-inside), 1.0)
     return p
-
-
-def normal_quantile(level: float) -> float:
-    """Two-sided critical value of the normal.
-
-    Examples
-    --------
-    >>> round(normal_quantile(0.95), 4)
-    1.96
-    """
-    return float(t_quantile(np.array([np.inf]), level)[0])

@@ -5,7 +5,8 @@ import pytest
 from scipy.stats import norm
 
 from cmp.estimation import newcombe_interval
-from cmp.estimation.wilson import combined_limits, normal_quantile, p_values_of_limits
+from cmp.estimation.intervals import normal_quantile
+from cmp.estimation.wilson import combined_limits, p_values_of_limits
 from tests.estimation.golden import golden
 
 #: Published limits were recomputed in doubles.
