@@ -1,4 +1,4 @@
-"""A large log to analyse: Parquet files of a million rounds each, made by the library's own design, quickly.
+"""A large log to analyse: Parquet files of 200,000 rounds each, made by the library's own design, quickly.
 
 Every scope has queries asked in turn, each with its own blocks (two exposures a block, six slots, two of them random);
 outcomes are 0 or 1, or continuous. Ids are text of the length they have in a log.
@@ -47,7 +47,7 @@ class LogSize:
 def made(size: LogSize, home: Path) -> Path:
     """Return a directory that :func:`cmp.open_log` reads, made there unless it is there already."""
     kind = "binary" if size.is_binary else "continuous"
-    target = home / f"{kind}-{size.exposures}"
+    target = home / f"{kind}-{size.exposures}-{ROUNDS_A_PART}"
     if (target / "meta.json").is_file():
         return target
     shutil.rmtree(target, ignore_errors=True)

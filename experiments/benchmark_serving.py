@@ -19,9 +19,8 @@ import polars as pl
 import typer
 from rich.console import Console
 
-from cmp.log.sqlite import SYNCHRONOUS
 from experiments.benchmark_page import page
-from experiments.benchmark_workers import Load, Preparation, ask_and_time, prepare_block
+from experiments.benchmark_workers import Load, ask_and_time, prepare_block
 from experiments.children import barrier, joined, started
 from experiments.fault_postgres import server
 from experiments.records import Run, plain_endings
@@ -78,18 +77,14 @@ def main(
 
 @contextmanager
 def log_of(kind: str) -> Iterator[tuple[str, str] | None]:
-    """Yield where a log of a kind may lie and its durability; None where this machine or version has no such log."""
+    """Yield where a log of a kind may lie and its durability; None where this machine has no such log."""
     if kind.startswith("postgres"):
         with server() as found:
             durability = "power" if kind.endswith("on") else "process"
             yield None if found is None else (found.get_uri(), durability)
         return
     with tempfile.TemporaryDirectory(prefix="cmp-benchmark-") as folder:
-        yield (f"{folder}/x.db", kind) if _is_offered(kind) else None
-
-
-def _is_offered(durability: str) -> bool:
-    return durability in SYNCHRONOUS
+        yield f"{folder}/x.db", kind
 
 
 def measure(
@@ -143,18 +138,18 @@ def preparation(scale: Scale, console: Console) -> pl.DataFrame:
         out = Path(folder) / "prepared.npz"
         joined([started(prepare_block, f"{folder}/x.db", scale.prepared, out)])
         read = dict(np.load(out))
-    found = Preparation(float(read["seconds"]), read["latencies"], int(read["peak_bytes"]))
-    meanwhile = found.latencies if found.latencies.size else np.array([np.nan])
-    console.print(f"a block of {scale.prepared:,} memories in {found.seconds:.1f} s")
+    seconds, latencies = float(read["seconds"]), read["latencies"]
+    meanwhile = latencies if latencies.size else np.array([np.nan])
+    console.print(f"a block of {scale.prepared:,} memories in {seconds:.1f} s")
     return pl.DataFrame(
         {
             "pool": [scale.prepared],
-            "seconds": [found.seconds],
-            "requests_meanwhile": [found.latencies.size],
+            "seconds": [seconds],
+            "requests_meanwhile": [latencies.size],
             "meanwhile_p50_ms": [1e3 * float(np.quantile(meanwhile, 0.5))],
             "meanwhile_p99_ms": [1e3 * float(np.quantile(meanwhile, 0.99))],
             "meanwhile_max_ms": [1e3 * float(meanwhile.max())],
-            "peak_extra_mb": [found.peak_bytes / 1e6],
+            "peak_extra_mb": [int(read["peak_bytes"]) / 1e6],
         }
     ).fill_nan(None)
 

@@ -21,7 +21,7 @@ from cmp.serving import RandomizedRetriever
 from cmp.serving.naming import RoundIds
 from experiments.fault_writer import SLOTS, Store, wrapped
 
-__all__ = ["Load", "Preparation", "Timed", "ask_and_time", "prepare_block"]
+__all__ = ["Load", "Timed", "ask_and_time", "prepare_block"]
 
 WARM_UP = 20
 SCOPE = "pool"
@@ -49,25 +49,6 @@ class Timed:
     latencies: npt.NDArray[np.float64]
     seconds: float
     cpu_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """How a block was prepared while requests went on.
-
-    Attributes
-    ----------
-    seconds
-        From the first request for the pool to the first that was randomized.
-    latencies
-        Shape (requests,), seconds each request took meanwhile.
-    peak_bytes
-        Peak resident memory of the process less what it held before.
-    """
-
-    seconds: float
-    latencies: npt.NDArray[np.float64]
-    peak_bytes: int
 
 
 def opened(load: Load) -> RandomizedRetriever:
@@ -177,7 +158,11 @@ def _gap(load: Load, arrivals: random.Random) -> float:
 
 
 def prepare_block(log: str, pool: int, out: Path) -> None:
-    """Ask for a pool that nobody has asked for yet, until a request is randomized; save what that took."""
+    """Ask for a pool that nobody has asked for yet, until a request is randomized; save what that took.
+
+    ``seconds`` from the first request for the pool to the first that was randomized, ``latencies`` of each request
+    meanwhile (seconds), and ``peak_bytes``, peak resident memory of the process less what it held before.
+    """
     memory = wrapped(Store({SCOPE: pool, "small": 100}), open_log(log, create=True))
     with memory:
         for _ in range(WARM_UP):

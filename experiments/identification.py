@@ -94,7 +94,7 @@ def main(
         for name, sha256 in benchmark.source.items():
             run.note_input(name, sha256)
         base = BM25.from_frame(benchmark.memories.with_columns(DATED))
-        cut = _first_pools(
+        cut = first_pools(
             cut_pools(base, benchmark.questions, benchmark.qrels, size=POOL), 1 if smoke else pools, smoke
         )
         setting = Setting(cut, Pooled(base, cut.pools), rounds)
@@ -104,7 +104,7 @@ def main(
     console.print(f"Wrote {results}/identification.md and its table.")
 
 
-def _first_pools(cut: Pools, number: int, smoke: bool) -> Pools:
+def first_pools(cut: Pools, number: int, smoke: bool) -> Pools:
     """Keep the first pools of each conversation (of one conversation for a smoke run)."""
     kept = [name for name in cut.pools if int(name.rsplit("/", 1)[1]) < number]
     kept = kept[:1] if smoke else kept

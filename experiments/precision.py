@@ -17,20 +17,20 @@ import typer
 from rich.console import Console
 
 from cmp.datasets import load_locomo
-from cmp.design import balanced_table
 from cmp.errors import CmpError
 from cmp.estimation.pairs import pair_utilities
 from cmp.evaluation import auc, auc_arrays, compare_auc, read_qrels
 from cmp.retrievers import BM25, Pooled, Pools, cut_pools
 from cmp.serving.offline import progress_bar
 from cmp.study import questions_of
-from experiments.identification import DATED, POOL, RANDOM_SLOTS, ROUNDS, SLOTS
+from experiments.identification import DATED, POOL, RANDOM_SLOTS, ROUNDS, SLOTS, first_pools
 from experiments.precision_draws import Draws, by_pool, draws_of, question_log, thread_log
 from experiments.precision_methods import CONTRAST, METHODS, Scores, apply_method
 from experiments.precision_page import render
 from experiments.precision_tallies import Tally, compare_tallies
 from experiments.precision_worlds import PairWorld, Setting, pair_worlds, settings
 from experiments.records import Run, data_home, plain_endings
+from experiments.worlds import assignment
 
 SEED = 20_261_202
 LARGE = 0.1
@@ -69,7 +69,7 @@ def main(
                 run.note_input(name, sha256)
             base = BM25.from_frame(benchmark.memories.with_columns(DATED))
             cut = cut_pools(base, benchmark.questions, benchmark.qrels, size=POOL)
-            cut = _first_pools(cut, 1 if smoke else pools, smoke)
+            cut = first_pools(cut, 1 if smoke else pools, smoke)
             rows += locomo_rows(cut, base)
         frame = pl.DataFrame(rows, infer_schema_length=None)
         page = render(frame, pairs, smoke=smoke, skipped=skipped)
@@ -103,9 +103,7 @@ def pair_rows(world: PairWorld, draws: int) -> list[dict[str, Any]]:
     size, found = world.size, []
     with progress_bar(f"pairs, {size}", draws, True) as advance:
         for draw in range(draws):
-            drawn = balanced_table(size.memories, size.rounds, size.k, np.random.default_rng([SEED, draw, 0]))
-            assigned = np.zeros((size.rounds, size.memories), dtype=bool)
-            np.put_along_axis(assigned, drawn, values=True, axis=1)
+            assigned = assignment(size, [SEED, draw])
             outcomes = world.draw(assigned, np.random.default_rng([SEED, draw, 1]))
             found.append(pair_utilities(assigned, outcomes, pairs=world.pairs, seed=draw))
             advance()
@@ -197,15 +195,6 @@ def _score_group(
         ids = {"memory_id": list(group[0].ids), "utility": utility}
         frame = pl.DataFrame(ids, nan_to_null=True).with_columns(**{k: pl.lit(v) for k, v in keys.items()})
         scored.setdefault(name, []).append(frame)
-
-
-def _first_pools(cut: Pools, number: int, smoke: bool) -> Pools:
-    """Keep the first pools of each conversation; of one conversation for a smoke run."""
-    kept = [name for name in cut.pools if int(name.rsplit("/", 1)[1]) < number]
-    kept = kept[:1] if smoke else kept
-    inside = pl.col("scope").is_in(kept)
-    pools = {name: cut.pools[name] for name in kept}
-    return Pools(pools, cut.questions.filter(inside), cut.qrels.filter(inside), cut.left_out)
 
 
 if __name__ == "__main__":

@@ -56,13 +56,18 @@ class World:
 
     def draw(self, seed: list[int]) -> tuple[BoolArray, FloatArray]:
         """Return one log: who was assigned, (T, N), and outcomes, (T,); each has a stream of its own."""
-        size = self.size
-        table = balanced_table(size.memories, size.rounds, size.k, np.random.default_rng([*seed, 0]))
-        assigned = np.zeros((size.rounds, size.memories), dtype=bool)
-        assigned[np.arange(size.rounds)[:, None], table] = True
+        assigned = assignment(self.size, seed)
         mean = self.level + assigned @ self.effect
         mean = np.clip(mean, 0.0, 1.0) if self.bounded else mean
         return assigned, self.noise(mean, np.random.default_rng([*seed, 1]))
+
+
+def assignment(size: Size, seed: list[int]) -> BoolArray:
+    """Return who was assigned in a log's rounds, shape (T, N), by the first stream of its seed."""
+    table = balanced_table(size.memories, size.rounds, size.k, np.random.default_rng([*seed, 0]))
+    assigned = np.zeros((size.rounds, size.memories), dtype=bool)
+    np.put_along_axis(assigned, table, values=True, axis=1)
+    return assigned
 
 
 def _additive_truth(effect: FloatArray) -> FloatArray:

@@ -40,7 +40,9 @@ class ParquetLog(Log):
         except (ValueError, AttributeError) as error:
             raise LogCorruptedError(f"{meta} cannot be read ({error}); export the log again") from error
         check_version(self._meta.get("schema_version"), str(self.directory))
-        self._in_parts = self._meta.pop(PARTS_KEY, None) == PARTS_ARE_BLOCKS and part == ALL
+        #: Files put together by other hands may hold a row twice.
+        self.has_unique_rows = self._meta.pop(PARTS_KEY, None) == PARTS_ARE_BLOCKS
+        self._in_parts = self.has_unique_rows and part == ALL
 
     def __repr__(self) -> str:
         part = "" if self._part == ALL else f", part={self._part!r}"

@@ -12,10 +12,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from cmp.log import transactions
 from cmp.log.records import AssignedRound, Compose, Drawn, Exposure, Request
+from cmp.log.thread import done
 from cmp.log.transactions import BlockOf, Session
 
 __all__ = ["QueueFullError", "Queued", "QueuedRounds"]
@@ -90,7 +92,7 @@ class QueuedRounds:
             known = self._recent.get(request.round_id)
             stream = _leasable(request) if known is None else None
             if stream is not None and stream in self._leases:
-                return self._dealt(request, stream, compose)
+                return done(partial(self._deal, request, stream, compose))
             leasing = self._may_lease(stream)
         if known is None or known.scope != request.scope:
             return self._through(request, compose, leasing)
@@ -127,14 +129,6 @@ class QueuedRounds:
             self._changes += 1
             for stream in [name for name, lease in self._leases.items() if lease.scope == scope]:
                 del self._leases[stream]
-
-    def _dealt(self, request: Request, stream: str, compose: Compose) -> Future[AssignedRound | None]:
-        future: Future[AssignedRound | None] = Future()
-        try:
-            future.set_result(self._deal(request, stream, compose))
-        except Exception as error:  # noqa: BLE001 (it is the asker's, as where the database is asked)
-            future.set_exception(error)
-        return future
 
     def _deal(self, request: Request, stream: str, compose: Compose) -> AssignedRound:
         if not self._draining:  # also where the queue is full: what waits may be of a transaction that failed

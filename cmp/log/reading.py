@@ -13,7 +13,7 @@ from uuid import uuid4
 import polars as pl
 
 from cmp.log.parts import PARTS_ARE_BLOCKS, PARTS_KEY, ROUNDS_PER_PART, write_parts
-from cmp.log.schema import BLOCKS, EXPOSURES, OUTCOMES, ROSTERS, ROUNDS, TABLES, Table
+from cmp.log.schema import BLOCKS, EXPOSURES, OUTCOMES, ROSTERS, ROUNDS, Table
 
 __all__ = ["META_FILE", "Log"]
 
@@ -98,9 +98,7 @@ class Log(ABC):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.{uuid4().hex}.partial")
         try:
-            write_parts(
-                {table.name: self.scan(table).collect() for table in TABLES}, partial, rounds_per_part
-            )
+            write_parts(self.scan, partial, rounds_per_part)
             meta = {**self.meta(), PARTS_KEY: PARTS_ARE_BLOCKS}
             (partial / META_FILE).write_text(json.dumps(meta, indent=1, sort_keys=True), "utf-8")
             if target.exists():

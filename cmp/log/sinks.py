@@ -110,7 +110,7 @@ class SinkLog(Log):
 
     def assign(self, request: Request, compose: Compose) -> Future[AssignedRound | None]:
         """Draw by the request's key from the stream's roster and write the round; None where there is no roster."""
-        return self._submit(lambda: self._assign(request, compose))
+        return self._thread.submit(lambda: self._assign(request, compose))
 
     def _assign(self, request: Request, compose: Compose) -> AssignedRound | None:
         served = self._rounds.get(request.round_id)
@@ -140,7 +140,7 @@ class SinkLog(Log):
 
     def amend(self, round_id: str, exposures: Sequence[Exposure]) -> Future[None]:
         """Write exposure rows that replace or add to those of a round."""
-        return self._submit(lambda: self._amend(round_id, exposures))
+        return self._thread.submit(lambda: self._amend(round_id, exposures))
 
     def withdraw(self, round_id: str, reason: str) -> Future[None]:
         """Mark a round undelivered, unless it has been asked again since."""
@@ -151,7 +151,7 @@ class SinkLog(Log):
                 shown = [row for row in served.round.exposures if row.delivered]
                 self._amend(round_id, [row._replace(delivered=False, reason=reason) for row in shown])
 
-        return self._submit(job)
+        return self._thread.submit(job)
 
     def _amend(self, round_id: str, exposures: Sequence[Exposure]) -> None:
         rows = [row._asdict() for row in exposures]
@@ -171,7 +171,7 @@ class SinkLog(Log):
                 self._dropped += len(hashes)
                 logger.debug("content hashes were not written: %s", error)
 
-        self._submit(lambda: self.sink.write(record)).add_done_callback(count)
+        self._thread.submit(lambda: self.sink.write(record)).add_done_callback(count)
 
     @property
     def drops(self) -> Mapping[str, int]:
@@ -188,7 +188,7 @@ class SinkLog(Log):
                 )
             return self._rounds[round_id].round.exposures
 
-        return self._submit(job)
+        return self._thread.submit(job)
 
     def outcome(self, round_id: str, metric: str, value: float, at: datetime, correct: bool) -> Future[bool]:
         """Write an outcome. Unknown rounds and conflicting outcomes come out when the records are read."""
@@ -205,7 +205,7 @@ class SinkLog(Log):
             self.sink.write(record)
             return True
 
-        return self._submit(job)
+        return self._thread.submit(job)
 
     def _remember(self, served: _Served) -> None:
         self._rounds[served.round.round_id] = served
@@ -247,15 +247,15 @@ class SinkLog(Log):
             self._open[stream] = _Open(staged.block_id, scope, block.k, roster)
             return True
 
-        return self._submit(job)
+        return self._thread.submit(job)
 
     def end_blocks(self, scope: str) -> Future[int]:
         """Let go of a scope's rosters; the next round lists it anew."""
-        return self._submit(lambda: self._end(lambda block: block.scope == scope))
+        return self._thread.submit(lambda: self._end(lambda block: block.scope == scope))
 
     def open_rosters(self, scope: str) -> Future[frozenset[str]]:
         """Return the ids that this process may still draw in a scope."""
-        return self._submit(
+        return self._thread.submit(
             lambda: frozenset(
                 memory_id
                 for block in self._open.values()
@@ -266,7 +266,7 @@ class SinkLog(Log):
 
     def remove(self, scope: str, ids: Sequence[str]) -> Future[int]:
         """Let go of a scope's rosters that hold deleted memories. Other processes find out when they list or fetch."""
-        return self._submit(
+        return self._thread.submit(
             lambda: self._end(lambda block: block.scope == scope and any(map(block.holds, ids)))
         )
 
@@ -281,7 +281,7 @@ class SinkLog(Log):
     def flush(self) -> None:
         """Return when the sink has everything that was handed over."""
         if self._thread.is_awake:
-            self._submit(lambda: None).result()
+            self._thread.submit(lambda: None).result()
 
     def close(self) -> None:
         """Flush, and close the sink where it can be closed; it is written to again when next used."""
@@ -291,9 +291,6 @@ class SinkLog(Log):
         close = getattr(self.sink, "close", None)
         if callable(close):
             close()
-
-    def _submit(self, job: Callable[[], T]) -> Future[T]:
-        return self._thread.submit(job)
 
     def _rest(self) -> None:
         self._thread.rest(REST_SECONDS)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from cmp.errors import LogUnavailableError
 
-__all__ = ["REST_SECONDS", "WriterThread"]
+__all__ = ["REST_SECONDS", "WriterThread", "done"]
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class WriterThread:
             self._is_at_work = True
             self._users.append(threading.get_ident())
         try:
-            return _done(job)
+            return done(job)
         finally:
             self._leave(from_work=True)
 
@@ -169,7 +169,8 @@ def _runs_a_loop() -> bool:
     return True
 
 
-def _done(job: Callable[[], T]) -> Future[T]:
+def done(job: Callable[[], T]) -> Future[T]:
+    """Do a job, and return what came of it as who handed it over would be told."""
     future: Future[T] = Future()
     try:
         result = job()

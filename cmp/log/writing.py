@@ -248,7 +248,7 @@ class WritingLog(Database):
             try:
                 return self._committed(waiting, job, patient)
             except _UnwritableError:
-                self._write_singly(waiting)
+                self._write_singly(waiting, patient)
                 return self._committed([], job, patient)
         except BaseException as error:
             self._put_back(waiting)
@@ -286,11 +286,11 @@ class WritingLog(Database):
                 raise _UnwritableError from error
             raise
 
-    def _write_singly(self, waiting: list[Waiting]) -> None:
+    def _write_singly(self, waiting: list[Waiting], patient: bool) -> None:
         """Write one by one what could not be written together, and drop what never can be."""
         while waiting:
             try:
-                self._committed(waiting[:1], _nothing, True)
+                self._committed(waiting[:1], _nothing, patient)
             except _UnwritableError as error:
                 self._drop(waiting[0], error.__cause__)
             del waiting[0]

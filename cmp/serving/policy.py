@@ -8,6 +8,7 @@ from functools import lru_cache
 from operator import index
 from typing import Any, Literal
 
+from cmp.design import block_length
 from cmp.protocols import Scope
 from cmp.serving.slots import Layout
 
@@ -75,28 +76,28 @@ class Policy:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        slots = _whole("slots", self.slots, least=1)
-        k = _whole("random_slots", self.random_slots, least=0)
+        slots = whole("slots", self.slots, least=1)
+        k = whole("random_slots", self.random_slots, least=0)
         if k > slots:
             raise ValueError(
                 f"random_slots is {k} and slots is {slots}: there cannot be more random slots than slots"
             )
-        withhold = _whole("withhold", self.withhold, least=0)
+        withhold = whole("withhold", self.withhold, least=0)
         if withhold > slots - k:
             raise ValueError(f"withhold is {withhold}, and only {slots - k} slots are ranked")
         if self.reference_cards != "auto":
-            _whole("reference_cards", self.reference_cards, least=0)
+            whole("reference_cards", self.reference_cards, least=0)
         for name in ("rounds_per_block", "max_block_rounds"):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), least=1)
+                whole(name, getattr(self, name), least=1)
         if self.seed is not None:
-            _whole("seed", self.seed, least=0)
+            whole("seed", self.seed, least=0)
         self._check_numbers()
-        _one_of("allocation", self.allocation, ("balanced", "uniform"))
-        _one_of("balance_within", self.balance_within, ("scope", "group"))
-        _one_of("card", self.card, ("empty", "ranked"))
-        _one_of("placement", self.placement, ("last", "shuffle"))
-        _one_of("on_error", self.on_error, ("serve", "raise"))
+        one_of("allocation", self.allocation, ("balanced", "uniform"))
+        one_of("balance_within", self.balance_within, ("scope", "group"))
+        one_of("card", self.card, ("empty", "ranked"))
+        one_of("placement", self.placement, ("last", "shuffle"))
+        one_of("on_error", self.on_error, ("serve", "raise"))
         if self.allocation == "uniform" and self.seed is None:
             raise ValueError("allocation='uniform' draws by key: give every host the same seed=...")
 
@@ -126,6 +127,12 @@ class Policy:
         """How contexts are laid out."""
         return Layout(self.slots, self.withhold, self.card, self.placement)
 
+    def block_rounds(self, n_roster: int, k: int) -> int:
+        """Return the rounds of a block over a roster of which k are drawn a round."""
+        return self.rounds_per_block or block_length(
+            n_roster, k, self.exposures_per_block, self.max_block_rounds
+        )
+
     def stream(self, scope: Scope, group: str | None) -> str:
         """Name the series of blocks a round is dealt from; other settings of the design start another series."""
         return _stream(
@@ -138,7 +145,7 @@ def _stream(*parts: str | int | None) -> str:
     return json.dumps(parts, ensure_ascii=False)
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def whole(name: str, value: Any, least: int) -> int:
     try:
         number = index(value)
     except TypeError:
@@ -148,6 +155,6 @@ def _whole(name: str, value: Any, least: int) -> int:
     return number
 
 
-def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+def one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")

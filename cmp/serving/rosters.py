@@ -14,7 +14,6 @@ from typing import Final, Literal, TypeAlias
 
 from cmp.design import (
     block_generator,
-    block_length,
     drawable_slots,
     plan_block,
     uniform_block,
@@ -181,9 +180,7 @@ def _store_block(policy: Policy, log: LogStore, stream: Stream, roster: list[str
             block = uniform_block(n, k)
             log.open_block(staged, stream.name, stream.scope.key, stream.group, block).result()
         return "opened"
-    length = policy.rounds_per_block or block_length(
-        n, k, policy.exposures_per_block, policy.max_block_rounds
-    )
+    length = policy.block_rounds(n, k)
     floor, odd = divmod(length * k, n)
     staged = log.stage(stream.name, roster, floor, counted=odd > 0)
     del roster

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from cmp.serving.backends import Backend
 
-__all__ = ["Ask", "Compute", "Spawn", "Steps", "Wait", "run", "run_async"]
+__all__ = ["Ask", "Compute", "Spawn", "Steps", "Wait", "listed", "run", "run_async"]
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ def _perform(step: Step, backend: Backend) -> Any:
         raise TypeError(
             f"this backend's {step.method} is asynchronous; await aretrieve(...) instead of retrieve(...)"
         )
-    return _listed(method(*step.args))
+    return listed(method(*step.args))
 
 
 def _spawn_thread(step: Spawn, backend: Backend) -> None:
@@ -143,9 +143,9 @@ async def _perform_async(step: Step, backend: Backend) -> Any:
         return None
     method = getattr(backend, f"a{step.method}")
     if method is not None:
-        return _listed(await method(*step.args))
+        return listed(await method(*step.args))
     synchronous = getattr(backend, step.method)
-    return await asyncio.to_thread(lambda: _listed(synchronous(*step.args)))
+    return await asyncio.to_thread(lambda: listed(synchronous(*step.args)))
 
 
 def _heard(waiting: asyncio.Future[Any]) -> None:
@@ -154,6 +154,6 @@ def _heard(waiting: asyncio.Future[Any]) -> None:
         waiting.exception()
 
 
-def _listed(found: Any) -> Any:
+def listed(found: Any) -> Any:
     """Exhaust an iterator where it was made, so that its work and its errors belong to the step."""
     return list(found) if hasattr(found, "__next__") else found

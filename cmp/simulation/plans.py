@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cmp.design import block_length, drawable_slots, key_of
+from cmp.design import drawable_slots, key_of
 from cmp.design.cards import n_reference_cards
 from cmp.serving import RandomizedRetriever
 from cmp.serving.offline import progress_bar
+from cmp.serving.policy import Policy, one_of, whole
 from cmp.simulation.contrasts import check_size
 from cmp.simulation.truth import Served
 from cmp.simulation.worlds import (
@@ -62,7 +62,7 @@ class Plan:
             *(("n_memories", 1), ("rounds", 1), ("scopes", 1), ("queries", 1)),
             *(("additions", 0), ("deletions", 0), ("slots", 1), ("random_slots", 1), ("seed", 0)),
         ):
-            _check_whole(name, getattr(self, name), least)
+            whole(name, getattr(self, name), least)
         if self.deletions >= self.n_memories:
             raise ValueError(
                 f"deletions is {self.deletions} of {self.n_memories} memories; leave one at least"
@@ -75,8 +75,7 @@ class Plan:
         for name in ("effect", "base_rate", "noise", "drift", "skill"):
             if not isfinite(getattr(self, name)):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give a finite number")
-        if self.outcome not in NOISES:
-            raise ValueError(f"outcome is {self.outcome!r}; it is one of {', '.join(map(repr, NOISES))}")
+        one_of("outcome", self.outcome, NOISES)
         if self.design.get("withhold"):
             raise ValueError("the truth under withholding is not listed here; simulate without withhold")
         check_size(self.n_roster + self.additions, drawable_slots(self.n_roster, self.random_slots))
@@ -162,7 +161,7 @@ class Plan:
         scope, number, gone = world.scopes[s], 0, frozenset[str]()
         streams = [_Streams(self, scope, query) for query in world.queries]
         worths = [world.utility_of(s, q) for q in range(self.queries)]
-        levels = self._levels(scope)
+        levels = self._levels(scope, memory.policy)
         for row in range(self.rounds):
             for q, query in enumerate(world.queries):
                 gone = _changed(world, store, memory, scope, number, gone)
@@ -176,15 +175,10 @@ class Plan:
                 yield round_id, Served(s, q, level, gone)
                 number += 1
 
-    def _levels(self, scope: str) -> FloatArray:
+    def _levels(self, scope: str, policy: Policy) -> FloatArray:
         """Return the level of each round of a scope, shape (rounds x queries,): the same for a block's length."""
         k = max(drawable_slots(self.n_roster, self.random_slots), 1)
-        within = {
-            name: self.settings[name]
-            for name in ("exposures_per_block", "max_block_rounds")
-            if name in self.settings
-        }
-        length = self.settings.get("rounds_per_block") or block_length(self.n_roster, k, **within)
+        length = policy.block_rounds(self.n_roster, k)
         number = self.rounds * self.queries
         drawn = _stream(self.seed, "levels", scope).standard_normal(-(-number // length))
         return self.base_rate + self.drift * np.repeat(drawn, length)[:number]
@@ -220,15 +214,6 @@ def _changed(
         held[comer] = None
         memory.refresh(scope)
     return gone
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    try:
-        number = index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = least - 1
-    if number < least or isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}; give a whole number, {least} or more")
 
 
 def _check_share(name: str, value: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -58,7 +58,9 @@ def true_utilities(
     """
     rosters, planned, ks = _blocks(log)
     rounds = log.rounds().filter("randomized").select("round_id", "block_id").collect()
-    alike = Counter((block, replace_level(served[round_id], noise)) for round_id, block in rounds.iter_rows())
+    # where means are not cut, the level changes no contrast
+    kept = served if noise.is_cut else {name: replace(one, level=0.0) for name, one in served.items()}
+    alike = Counter((block, kept[round_id]) for round_id, block in rounds.iter_rows())
     sums: dict[tuple[int, int, str], _Sums] = defaultdict(_Sums)
     listings: dict[Any, Listing] = {}
     found: dict[Any, list[tuple[str, float, float, float | None]]] = {}
@@ -70,7 +72,7 @@ def true_utilities(
             listings[key] = Listing(
                 roster,
                 where.gone,
-                _held(world, ranking, roster),
+                _held(ranking, roster),
                 slots=slots,
                 k=ks[block],
                 fills_cards=fills_cards,
@@ -83,12 +85,7 @@ def true_utilities(
     return _frames(world, sums)
 
 
-def replace_level(round_: Served, noise: Noise) -> Served:
-    """Return a round without its level, where the level changes no contrast."""
-    return round_ if noise.is_cut else Served(round_.scope, round_.query, 0.0, round_.gone)
-
-
-def _held(world: World, ranking: Iterable[str], roster: Iterable[str]) -> list[str]:
+def _held(ranking: Iterable[str], roster: Iterable[str]) -> list[str]:
     """Return the ranking without those that had not come yet when the block was opened."""
     there = set(roster)
     return [memory for memory in ranking if memory in there]

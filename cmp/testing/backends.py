@@ -19,6 +19,7 @@ from cmp.protocols import (
     canonical_ids,
 )
 from cmp.serving.backends import Backend, Source, backend_of
+from cmp.serving.steps import listed
 from cmp.testing.event_loops import EventLoop
 from cmp.testing.failures import PropertyError
 
@@ -130,6 +131,10 @@ def _named(name: str, check: Callable[[], bool]) -> bool:
         raise PropertyError(name, str(error)) from error
 
 
+#: What a store's method returns.
+KINDS = {"list_ids": "list", "search": "list", "get": "mapping of ids to hits"}
+
+
 class _FailedError(Exception):
     """Says what was seen and how to mend it."""
 
@@ -151,14 +156,10 @@ class _Checked:
         return [canonical_id(memory_id, "a listed memory") for memory_id in self._listed(scope)]
 
     def _listed(self, scope: Scope) -> list[object]:
-        return list(self._called("list_ids", self._backend.list_ids, self._backend.alist_ids, scope))
+        return list(self._called("list_ids", scope))
 
     def _got(self, ids: Sequence[str], scope: Scope) -> dict[str, Hit[Any]]:
-        found = self._called(f"get({list(ids)[:3]!r})", self._backend.get, self._backend.aget, ids, scope)
-        if found is None:
-            raise _FailedError(
-                "get returned None; return a mapping of ids to hits, empty where nothing is found"
-            )
+        found = self._called("get", ids, scope, what=f"get({list(ids)[:3]!r})")
         hits = self._backend.fetched(found, ids, scope)
         if isinstance(found, Mapping):
             wrong = [key for key, item in found.items() if key != getattr(item, "id", key)]
@@ -169,10 +170,7 @@ class _Checked:
         return hits
 
     def _found(self, query: Any, n: int, scope: Scope) -> list[Hit[Any]]:
-        found = self._called(
-            f"search({query!r}, {n})", self._backend.search, self._backend.asearch, query, n, scope
-        )
-        items = list(found)
+        items = list(self._called("search", query, n, scope, what=f"search({query!r}, {n})"))
         hits = self._backend.hits(items)
         if len(hits) < len(items):
             raise _FailedError(
@@ -313,7 +311,7 @@ class _Checked:
         return True
 
     def _revision(self, scope: Scope) -> Hashable:
-        token: Hashable = self._called("revision", self._backend.revision, self._backend.arevision, scope)
+        token: Hashable = self._called("revision", scope)
         try:
             hash(token)
         except TypeError:
@@ -346,19 +344,16 @@ class _Checked:
             )
         return True
 
-    def _called(
-        self,
-        what: str,
-        function: Callable[..., Any] | None,
-        coroutine: Callable[..., Any] | None,
-        *arguments: Any,
-    ) -> Any:
+    def _called(self, name: str, *arguments: Any, what: str | None = None) -> Any:
         """Ask the store, whichever way it can be asked; say what was asked where it raises."""
-        ask: Any = coroutine if function is None else function
+        ask, what = getattr(self._backend, name) or getattr(self._backend, f"a{name}"), what or name
         try:
-            return self._loop.result_of(ask(*arguments))
+            found = listed(self._loop.result_of(ask(*arguments)))
         except Exception as error:
             raise _FailedError(f"{what} raised {type(error).__name__}: {error}") from error
+        if found is None and name != "revision":
+            raise _FailedError(f"{name} returned None; return a {KINDS[name]}, empty where nothing is found")
+        return found
 
 
 def _state(item: Any) -> Any:

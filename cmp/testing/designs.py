@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from cmp.design import (
     block_generator,
-    block_length,
     drawable_slots,
     key_of,
     keyed_sample,
@@ -155,9 +154,7 @@ def _draw_of(policy: Policy, n_memories: int) -> Draw:
         raise ValueError(
             f"random_slots is {policy.random_slots} and the roster holds {n_memories}: nothing is drawn"
         )
-    length = policy.rounds_per_block or block_length(
-        n_memories, k, policy.exposures_per_block, policy.max_block_rounds
-    )
+    length = policy.block_rounds(n_memories, k)
 
     def balanced(seed: int) -> Any:
         return plan_block(n_memories, k, length, block_generator(seed, "check", 0)).table

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -128,3 +131,35 @@ def test_a_hash_that_a_sink_does_not_take_is_counted(tmp_path):
     memory.flush()
     assert memory.log.drops == {"content_hashes": 2}
     assert memory.retrieve("q", scope="s").randomized
+
+
+def test_a_request_does_not_wait_for_a_lock_to_write_what_cannot_be_written_with_others(
+    tmp_path, monkeypatch
+):
+    """The file is locked after the write that failed, when a worker thread's request goes on row by row."""
+    memory = wrapped(tmp_path, store(12, ["m1", "m2", "m3"]), log_timeout=0.3)
+    context = memory.retrieve("q", scope="s")
+    memory.flush()
+    memory.log.note_contents(context.round_id, {"m1": BAD["an object"], "m2": "good"})
+    write_singly, other = (
+        type(memory.log)._write_singly,
+        sqlite3.connect(tmp_path / "x.db", check_same_thread=False),
+    )
+
+    def lock_first(log, *arguments):
+        if not other.in_transaction:
+            other.execute("BEGIN IMMEDIATE")
+        write_singly(log, *arguments)
+
+    monkeypatch.setattr(type(memory.log), "_write_singly", lock_first)
+    with ThreadPoolExecutor(1) as worker:
+        started = time.monotonic()
+        late = worker.submit(memory.retrieve, "q", scope="s").result()
+        assert time.monotonic() - started < 2
+    assert late.fallback_reason == "log_timeout"
+    monkeypatch.undo()
+    other.rollback()
+    other.close()
+    memory.close()
+    assert hashes(memory.log, context.round_id)["m2"] == "good"
+    assert memory.log.drops == {"content_hashes": 1}

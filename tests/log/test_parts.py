@@ -52,3 +52,14 @@ def test_files_that_do_not_say_they_belong_together_are_one_part(served, tmp_pat
 def test_a_part_without_a_round_is_refused(served, tmp_path):
     with pytest.raises(ValueError, match="rounds_per_part is 0"):
         served.export(tmp_path / "out", rounds_per_part=0)
+
+
+def test_files_put_together_by_hand_may_hold_a_row_twice(served, tmp_path):
+    target = served.export(tmp_path / "out")
+    whole = cmp.utilities(cmp.open_log(target)).frame
+    meta = target / "meta.json"
+    meta.write_text(meta.read_text("utf-8").replace('"parts"', '"other"'), "utf-8")
+    (target / "exposures" / "copy.parquet").write_bytes(
+        (target / "exposures" / "part-00000.parquet").read_bytes()
+    )
+    assert_frame_equal(cmp.utilities(cmp.open_log(target)).frame, whole)

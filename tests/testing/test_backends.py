@@ -56,6 +56,14 @@ def test_a_good_store_has_every_property_that_can_be_tried():
     assert alone == BackendCheck((LISTED, FETCHED, SEARCHED, UNKNOWN, OBJECTS), {"b": 4})
 
 
+def test_a_store_that_refuses_an_unknown_scope_lazily_is_good_too():
+    class Lazy(Store):
+        def list_ids(self, *, scope):
+            yield from self.scopes[scope.key]
+
+    assert UNKNOWN in check_backend(Lazy(good().scopes, ("m1", "x")), ["a", "b"]).properties
+
+
 def test_what_the_package_ships_keeps_the_contract():
     texts = {scope: {f"m{i}": f"word{i} tea" for i in range(5)} for scope in ("ann", "bob")}
     texts["bob"]["only"] = "milk"
@@ -219,6 +227,8 @@ FAULTS = [
     (FETCHED, "'m2'.*which list_ids lists", {"get": forgetful}),
     (FETCHED, "which nobody asked for", {"get": generous}),
     (FETCHED, "a hit of another id", {"get": misfiled}),
+    (LISTED, "list_ids returned None", {"list_ids": lambda self, *, scope: None}),
+    (SEARCHED, "search returned None", {"search": lambda self, query, n, *, scope: None}),
     (FETCHED, "get returned None", {"get": lambda self, ids, *, scope: None}),
     (FETCHED, "raised KeyError", {"get": refusing}),
     (SEARCHED, "an id twice", {"search": repeating}),
