@@ -138,12 +138,8 @@ class UtilityStatistics:
         agreed = np.ones(keys.height, dtype=bool)
         for part in (one, two):
             own = part.outcomes.described()
-            same = (
-                (own.low == said.low)
-                & (own.high == said.high)
-                & (own.two_valued | (part.outcomes.rounds == 0))
-            )
-            agreed &= same[family] | (part.outcomes.rounds == 0)[family]
+            same = (own.low == said.low) & (own.high == said.high) & own.two_valued
+            agreed &= (same | (part.outcomes.rounds == 0))[family]
         both_episodic = self.has_episodes and other.has_episodes
         differ = (one.content != two.content).fill_null(False).to_numpy()
         return UtilityStatistics(
@@ -246,11 +242,14 @@ class UtilityStatistics:
                     for name in archive.namelist()
                     if name.endswith(".arrow")
                 }
-        except (zipfile.BadZipFile, KeyError, pl.exceptions.PolarsError, json.JSONDecodeError) as error:
+            return cls._of_frames(frames, meta)
+        except (
+            *(zipfile.BadZipFile, json.JSONDecodeError, pl.exceptions.PolarsError),
+            *(KeyError, TypeError, AttributeError),  # of what should be in it, and is not
+        ) as error:
             raise ValueError(
                 f"these are no sums of utilities ({error}); pass what to_bytes() returned"
             ) from error
-        return cls._of_frames(frames, meta)
 
     def _meta(self) -> dict[str, Any]:
         question = _question(self.analysis)

@@ -9,8 +9,10 @@ import numpy.typing as npt
 import polars as pl
 
 from cmp.estimation.cells import Arm, BoolArray, Cells, Tallies
+from cmp.estimation.estimators import combine_strata
+from cmp.estimation.inputs import read_covariates, read_rounds
 from cmp.estimation.intervals import normal_quantile, t_quantile
-from cmp.estimation.joint import centred_within, draws_as_columns, fit_jointly, read_covariates, read_rounds
+from cmp.estimation.joint import centred_within, draws_as_columns, fit_jointly
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.outcome_sums import describe_outcomes
 from cmp.estimation.sums import FloatArray, IntArray, group_sums
@@ -103,8 +105,6 @@ def adjusted_estimate(
     0.95 0.05
     """
     analysis = Analysis(interval="auto", level=level, adjust=adjust)
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level={level!r} is no confidence level; give one between 0 and 1, such as 0.95")
     z, y, stratum, allowed = read_rounds(assigned, outcomes, strata, eligible)
     x, known = read_covariates(covariates, len(z)), ~np.isnan(y)
     codes = np.unique(stratum[known], return_inverse=True)[1]
@@ -114,22 +114,23 @@ def adjusted_estimate(
     tallies = Tallies(family, (~allowed).sum(axis=0), family, family)
     outcome = describe_outcomes(y[known], codes, 0 * codes, 1).of(family)
     cells = [_cells(z, values, stratum, allowed, known) for values in (adjusted, base)]
-    frames = []
-    for part, values in zip(cells, (adjusted, base), strict=True):
+
+    def table(part: Cells, values: FloatArray) -> pl.DataFrame:
         described = replace(
             outcome, two_valued=family > 0, kurtosis=_kurtosis(values, stratum, allowed, known)
         )
         keys = {"scope": ["*"] * len(family), "memory_id": np.arange(len(family))}
-        frames.append(tabulate(keys, part, tallies, outcomes=described, family=family, analysis=analysis))
+        return tabulate(keys, part, tallies, outcomes=described, family=family, analysis=analysis)
+
+    frame = table(cells[0], adjusted)
     if outcome.two_valued.all():
         low, high = float(outcome.low[0]), float(outcome.high[0])
         gain = _covariate_gain(y[known], base[known, 0], codes)
         taken = _variance_taken(cells[0], cells[1]) / (high - low) ** 2
         slots = max(float((z & allowed).sum(axis=1).mean()), 1.0)
         shares = (taken * (1.0 - 1.0 / slots), taken)  # one companion fewer stands beside the memory
-        frame = _with_score_limits(frames[0], cells[0], (low, high), gain, shares, analysis)
-        return Utilities(frame, analysis)
-    return Utilities(_with_floor(frames[0], frames[1], analysis), analysis)
+        return Utilities(_with_score_limits(frame, cells[0], (low, high), gain, shares, analysis), analysis)
+    return Utilities(_with_floor(frame, table(cells[1], base), analysis), analysis)
 
 
 def companion_part(effects: FloatArray, assigned: BoolArray, eligible: BoolArray) -> FloatArray:
@@ -253,16 +254,13 @@ def _with_score_limits(
 ) -> pl.DataFrame:
     """Replace the t limits by Newcombe's at the effective sizes, for outcomes that take two values."""
     n, (low, high), z = frame.height, values, normal_quantile(analysis.level)
-    n1, n0 = cells.exposed.n, cells.control.n
-    both = (n1 > 0) & (n0 > 0)
-    raw = np.where(both, n1 * n0 / np.maximum(n1 + n0, 1.0), 0.0)
-    total = group_sums(cells.memory, raw, n)
-    share2 = (raw / np.where(total > 0, total, 1.0)[cells.memory]) ** 2
-    shown = (total > 0) & (frame["n_exposed"].to_numpy() >= 2) & (frame["n_control"].to_numpy() >= 2)
+    sums = combine_strata(cells, n, estimator="difference", weights="precision").moments
+    shown = (sums.n_used > 0) & (frame["n_exposed"].to_numpy() >= 2) & (frame["n_control"].to_numpy() >= 2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        effective = sums.effective1, sums.effective0
     proportions, sizes = [], []
-    for name, arm, part in zip(("mean_exposed", "mean_control"), (n1, n0), taken, strict=True):
-        inverse = group_sums(cells.memory, np.where(both, share2 / np.maximum(arm, 1.0), 0.0), n)
-        size = np.divide(1.0, inverse, out=np.ones(n), where=shown)
+    for name, each, part in zip(("mean_exposed", "mean_control"), effective, taken, strict=True):
+        size = np.where(shown, each, 1.0)
         p = (frame[name].fill_null(np.nan).to_numpy() - low) / (high - low)
         near = (size * np.clip(p, 0.0, 1.0) + z**2 / 2.0) / (size + z**2)
         variance = near * (1.0 - near) / gain

@@ -13,7 +13,7 @@ from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies
 from cmp.estimation.inputs import read_booleans, read_outcomes, read_strata
 from cmp.estimation.outcome_sums import describe_outcomes
 from cmp.estimation.randomization import MemoryRounds
-from cmp.estimation.sums import FloatArray, IntArray, limb_sums, split_into_limbs
+from cmp.estimation.sums import FloatArray, IntArray, group_least, limb_sums, split_into_limbs
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate
 
@@ -249,9 +249,7 @@ def _cell_propensity(
 def _offsets(y: FloatArray, stratum: IntArray, n_strata: int) -> tuple[FloatArray, BoolArray, FloatArray]:
     """Return each stratum's least outcome, which outcomes are known, and outcomes less it (missing: 0)."""
     known = ~np.isnan(y)
-    least = np.full(n_strata, np.inf)
-    np.minimum.at(least, stratum[known], y[known])
-    least = np.where(np.isfinite(least), least, 0.0)
+    least = group_least(stratum[known], y[known], n_strata)
     return least, known, np.where(known, y - least[stratum], 0.0)
 
 

@@ -101,7 +101,7 @@ def assemble(frames: Frames) -> LogStatistics:
     families = keys.select(key[:-1])
     family = _integers(families.select(pl.struct(pl.all()).rle_id()).to_series())
     codes = families.with_columns(family=pl.Series(family)).unique()
-    names = cells.filter(chance).select(frames.strata).unique().sort(frames.strata)
+    names = cells.select(frames.strata).filter(chance).unique().sort(frames.strata)
     names = names.with_columns(stratum=pl.int_range(pl.len()))
     drawn_cells = cells.select(*frames.strata, "memory_id").with_columns(row=pl.Series(memory)).filter(chance)
     drawn_cells = drawn_cells.join(names, on=frames.strata, how="left", maintain_order="left")
@@ -129,7 +129,7 @@ def assemble(frames: Frames) -> LogStatistics:
         content_changed=noted["changed"].fill_null(False).to_numpy(),
         stratum=_integers(drawn_cells["stratum"]),
         rounds_of_stratum=np.bincount(_integers(rounds["stratum"].drop_nulls()), minlength=names.height),
-        n_roster=cells.filter(chance)["size"].cast(pl.Float64).to_numpy(),
+        n_roster=cells["size"].cast(pl.Float64).to_numpy()[chance],
         rounds_of=rounds_by_row(rounds, drawn_cells, frames.events, withheld),
         withholding=_withholding_cells(placed, sums),
     )

@@ -12,19 +12,16 @@ from cmp.estimation.estimators import Contrast
 from cmp.estimation.intervals import (
     Interval,
     confidence_limits,
-    shrink_by_family,
+    moderate_exposed,
+    p_values_of_t,
     t_quantile,
     weighted_proportions,
 )
-from cmp.estimation.moderation import MAX_KURTOSIS, shrink_to_control
 from cmp.estimation.moments import Moments
 from cmp.estimation.sums import FloatArray, IntArray
 from cmp.estimation.wilson import newcombe_limits, p_values_of_limits
 
-__all__ = ["CLUSTERED", "clustered_inference", "newcombe_p_values", "score_p_values"]
-
-#: Intervals that have a form for rounds that share outcomes.
-CLUSTERED = ("auto", "newcombe", "moderated", "pooled", "neyman", "welch")
+__all__ = ["clustered_inference", "newcombe_p_values", "score_p_values"]
 
 #: What is left of a sum of squares or of degrees of freedom when rounding is all there is.
 _DUST = 1e-9
@@ -52,7 +49,7 @@ def clustered_inference(
     outcomes, family
         As for :func:`confidence_limits`.
     interval
-        One of :data:`CLUSTERED`.
+        One of :data:`cmp.estimation.intervals.INTERVALS`.
     level
         Confidence level.
     as_if_alone
@@ -85,7 +82,7 @@ def clustered_inference(
     result = _by_squares(contrast, found, outcomes, family, "moderated" if interval == "auto" else interval)
     half = t_quantile(result.df, level) * result.std_error
     result = replace(result, low=contrast.utility - half, high=contrast.utility + half)
-    p = _p_values_of_t(contrast.utility, result)
+    p = p_values_of_t(contrast.utility, result)
     if proportions.any():
         shrunk = _with_effective_sizes(contrast, found.inflation)
         score = confidence_limits(
@@ -146,16 +143,6 @@ def score_p_values(sums: Moments, outcomes: Outcomes) -> FloatArray:
     return np.where(shown, p, np.nan)
 
 
-def _p_values_of_t(utility: FloatArray, interval: Interval) -> FloatArray:
-    from scipy.special import ndtr, stdtr
-
-    with np.errstate(invalid="ignore", divide="ignore"):
-        t = -np.abs(utility / interval.std_error)
-    normal = ~np.isfinite(interval.df)
-    tail: FloatArray = np.where(normal, ndtr(t), stdtr(np.where(normal, 1.0, interval.df), t))
-    return 2.0 * tail
-
-
 def _with_effective_sizes(contrast: Contrast, inflation: FloatArray) -> Contrast:
     """Return the contrast with both arms' effective sizes divided by the inflation."""
     cells = contrast.cells
@@ -211,14 +198,7 @@ def _moderated(
     df0, expected0 = contrast.sum_cells(df0_of_cell), contrast.sum_cells(expected0)
     variance1 = np.where(expected1 > 0, squares1 / expected1, np.nan)
     variance0 = np.where(expected0 > 0, contrast.sum_cells(cells.control.within_squares) / expected0, np.nan)
-    moderated1, total_df1 = (
-        np.where(kurtosis > MAX_KURTOSIS, to_control, to_family)
-        for to_control, to_family in zip(
-            shrink_to_control(variance1, df1, variance0, kurtosis),
-            shrink_by_family(variance1, df1, family),
-            strict=True,
-        )
-    )
+    moderated1, total_df1 = moderate_exposed(variance1, df1, variance0, kurtosis, family)
     part1 = moderated1 * contrast.sum_cells(share2 / size1)
     part0 = variance0 * contrast.sum_cells(share2 / size0)
     return part1 + part0, (part1 + part0) ** 2 / (part1**2 / total_df1 + part0**2 / df0)

@@ -8,7 +8,7 @@ import numpy as np
 
 from cmp.estimation.cells import BoolArray
 from cmp.estimation.estimators import Contrast
-from cmp.estimation.sums import FloatArray, IntArray, group_sums
+from cmp.estimation.sums import FloatArray, IntArray, group_sums, matches
 
 __all__ = ["Clumping", "Clusters", "clumping"]
 
@@ -163,7 +163,7 @@ def _squares_by_episode(
     pairs = np.unique(pairs + clusters.part_episode[clusters.part[touched]])
     memory, episode = np.divmod(pairs, _codes(clusters.part_episode))
     by_episode = np.argsort(clusters.part_episode, kind="stable")
-    place, spot = _within(clusters.part_episode[by_episode], episode)
+    place, spot = matches(clusters.part_episode[by_episode], episode)
     part, memory_of_spot = by_episode[spot], memory[place]
     cell = _find(
         clusters.memory * clusters.n_strata + clusters.stratum,
@@ -184,7 +184,7 @@ def _squares_by_episode(
 def _products_across(clusters: Clusters, down: FloatArray) -> FloatArray:
     """Return, per cell, ``sum_g t_g t'_g down'`` over the later strata that the cell's episodes run into."""
     order = np.argsort(clusters.part_episode, kind="stable")
-    first, spot = _within(clusters.part_episode[order], clusters.part_episode)
+    first, spot = matches(clusters.part_episode[order], clusters.part_episode)
     second = order[spot]
     later = clusters.part_stratum[second] > clusters.part_stratum[first]
     first, second = first[later], second[later]
@@ -195,7 +195,7 @@ def _products_across(clusters: Clusters, down: FloatArray) -> FloatArray:
     product = group_sums(at, clusters.part_rounds[first] * clusters.part_rounds[second], len(code))
     one, other = np.divmod(code, n_strata)
     by_stratum = np.argsort(clusters.stratum, kind="stable")
-    pair, spot = _within(clusters.stratum[by_stratum], one)
+    pair, spot = matches(clusters.stratum[by_stratum], one)
     cell = by_stratum[spot]
     across = _find(
         clusters.memory * n_strata + clusters.stratum, clusters.memory[cell] * n_strata + other[pair]
@@ -206,14 +206,6 @@ def _products_across(clusters: Clusters, down: FloatArray) -> FloatArray:
 
 def _codes(values: IntArray) -> int:
     return int(values.max(initial=0)) + 1
-
-
-def _within(ascending: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray]:
-    """Return every pair of an index of ``wanted`` and a place of ``ascending`` that holds its value."""
-    start, end = (np.searchsorted(ascending, wanted, side=side) for side in ("left", "right"))
-    n = end - start
-    index = np.repeat(np.arange(len(wanted)), n)
-    return index, np.arange(n.sum()) - np.repeat(np.cumsum(n) - n - start, n)
 
 
 def _find(values: IntArray, wanted: IntArray) -> IntArray:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import narwhals.stable.v2 as nw
-import numpy as np
 
 from cmp.estimation.settled import LogFrames, collected
-from cmp.estimation.sums import limb_quanta
+from cmp.estimation.sums import limb_quanta, unit_of
 
 __all__ = [
     "drawn_or_barred",
@@ -23,9 +22,6 @@ __all__ = [
 
 #: What is summed over rounds: how many, how many with an outcome, and the limbs.
 _COUNTS = ("rounds", "known")
-
-#: Least binary exponent of a scope's unit: below it limbs would be subnormal.
-_LEAST_EXPONENT = -900
 
 
 def with_limbs(rounds: nw.DataFrame[Any], strata: Sequence[str]) -> tuple[nw.DataFrame[Any], list[str]]:
@@ -43,7 +39,7 @@ def with_limbs(rounds: nw.DataFrame[Any], strata: Sequence[str]) -> tuple[nw.Dat
     quanta = limb_quanta(1.0, len(rounds))
     for name in ("d", "d2"):
         top = rounds.select(nw.col(name).max().over("scope"))[name].to_numpy()
-        unit = np.ldexp(1.0, np.maximum(np.frexp(top)[1], _LEAST_EXPONENT))
+        unit = unit_of(top)
         rounds = rounds.with_columns(nw.new_series("unit", unit, backend="polars"))
         rest = nw.col(name) / nw.col("unit")
         for place, quantum in enumerate(quanta):

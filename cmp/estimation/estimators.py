@@ -38,29 +38,49 @@ class Contrast:
     uneven: BoolArray
     """(C,) whether the cell holds other than just the exposures its propensity says."""
     utility: FloatArray
-    gap: FloatArray
-    """Difference of the arms' means, which is the utility unless cells have a centre of their own."""
-    scale: FloatArray
-    """What the gap counts for in the utility; 1 unless cells say otherwise."""
-    mean_exposed: FloatArray
-    mean_control: FloatArray
-    n1: FloatArray
-    """Exposed rounds with an outcome, in the cells used."""
-    n0: FloatArray
-    n_strata: FloatArray
-    """Strata with an eligible outcome."""
-    n_strata_empty: FloatArray
-    """Of these, strata with an empty arm."""
     moments: Moments
     """Sums over the strata of each memory: all that intervals need, but for exact tests."""
-    design_count: BoolArray
-    """Whether every cell holds just the exposures its propensity says, so that the three estimators agree."""
+
+    @property
+    def gap(self) -> FloatArray:
+        """Difference of the arms' means, which is the utility unless cells have a centre of their own."""
+        return self.moments.gap
+
+    @property
+    def scale(self) -> FloatArray:
+        """What the gap counts for in the utility; 1 unless cells say otherwise."""
+        return self.moments.scale
+
+    @property
+    def n1(self) -> FloatArray:
+        """Exposed rounds with an outcome, in the cells used."""
+        return self.moments.rounds1
+
+    @property
+    def n0(self) -> FloatArray:
+        """Control rounds with an outcome, in the cells used."""
+        return self.moments.rounds0
+
+    @property
+    def n_strata(self) -> FloatArray:
+        """Strata with an eligible outcome."""
+        return self.moments.n_strata
+
+    @property
+    def n_strata_empty(self) -> FloatArray:
+        """Of these, strata with an empty arm."""
+        return self.moments.n_strata - self.moments.n_paired
+
+    @property
+    def design_count(self) -> BoolArray:
+        """Whether every cell holds just the exposures its propensity says, so that the three estimators agree."""
+        return self.moments.has_design_count
 
     def with_cells(self, cells: Cells) -> Contrast:
         """Return the contrast with its cells' arms changed, and what is summed over them."""
         means = self.mean1, self.mean0, self.mean1 - self.mean0
-        n_paired = self.n_strata - self.n_strata_empty
-        sums = sum_strata(cells, self.raw, means, self.uneven, self.n_strata, n_paired)
+        n_strata, n_paired = self.moments.n_strata, self.moments.n_paired
+        sums = sum_strata(cells, self.raw, means, self.uneven, n_strata, n_paired)
         return replace(self, cells=cells, moments=sums)
 
     def sum_cells(self, values: FloatArray) -> FloatArray:
@@ -116,16 +136,7 @@ def combine_strata(cells: Cells, n_memories: int, *, estimator: str, weights: st
         mean0=mean0,
         uneven=~fixed,
         utility=sums.utility,
-        gap=sums.gap,
-        scale=sums.scale,
-        mean_exposed=sums.mean_exposed,
-        mean_control=sums.mean_control,
-        n1=sums.rounds1,
-        n0=sums.rounds0,
-        n_strata=n_strata,
-        n_strata_empty=n_strata - n_both,
         moments=sums,
-        design_count=sums.has_design_count,
     )
 
 

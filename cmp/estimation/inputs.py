@@ -10,7 +10,14 @@ import numpy.typing as npt
 from cmp.estimation.cells import BoolArray
 from cmp.estimation.sums import FloatArray, IntArray
 
-__all__ = ["read_booleans", "read_outcomes", "read_rounds", "read_strata"]
+__all__ = [
+    "read_booleans",
+    "read_covariates",
+    "read_memory_rounds",
+    "read_outcomes",
+    "read_rounds",
+    "read_strata",
+]
 
 
 def read_booleans(values: npt.ArrayLike, name: str) -> BoolArray:
@@ -98,7 +105,7 @@ def read_strata(strata: npt.ArrayLike | None, n_rounds: int) -> tuple[IntArray, 
     return codes.astype(np.int64), len(names)
 
 
-def read_rounds(outcomes: npt.ArrayLike, assigned: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
+def read_memory_rounds(outcomes: npt.ArrayLike, assigned: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
     """Return one memory's outcomes, NaN where missing, and whether each round was exposed.
 
     Raises
@@ -108,7 +115,7 @@ def read_rounds(outcomes: npt.ArrayLike, assigned: npt.ArrayLike) -> tuple[Float
 
     Examples
     --------
-    >>> y, z = read_rounds([1, None], [1, 0])
+    >>> y, z = read_memory_rounds([1, None], [1, 0])
     >>> y.tolist(), z.tolist()
     ([1.0, nan], [True, False])
     """
@@ -116,3 +123,45 @@ def read_rounds(outcomes: npt.ArrayLike, assigned: npt.ArrayLike) -> tuple[Float
     if y.shape != z.shape or y.ndim != 1:
         raise ValueError(f"outcomes have shape {y.shape} and assigned {z.shape}; give one of each a round")
     return y, z
+
+
+def read_rounds(
+    assigned: npt.ArrayLike,
+    outcomes: npt.ArrayLike,
+    strata: npt.ArrayLike | None,
+    eligible: npt.ArrayLike | None,
+) -> tuple[BoolArray, FloatArray, IntArray, BoolArray]:
+    """Read and check who was drawn (T, N), outcomes (T,), codes of strata (T,), and who was eligible (T, N)."""
+    z, y = read_booleans(assigned, "assigned"), read_outcomes(outcomes)
+    if z.ndim != 2 or y.shape != (len(z),):
+        raise ValueError(
+            f"assigned has shape {z.shape} and outcomes {y.shape}; give (rounds, memories) and (rounds,)"
+        )
+    if np.isnan(y).all():
+        raise ValueError("no round has an outcome")
+    allowed = np.ones_like(z) if eligible is None else read_booleans(eligible, "eligible")
+    if allowed.shape != z.shape:
+        raise ValueError(f"eligible has shape {allowed.shape}; give {z.shape}, as assigned")
+    return z, y, read_strata(strata, len(z))[0], allowed
+
+
+def read_covariates(covariates: npt.ArrayLike | None, n_rounds: int) -> FloatArray:
+    """Return covariates of shape (T, p), p = 0 for None.
+
+    Raises
+    ------
+    ValueError
+        For another shape, or a value that is missing, infinite or no number: a covariate is known in every round.
+    """
+    if covariates is None:
+        return np.zeros((n_rounds, 0))
+    x = read_outcomes(covariates, "covariates")
+    x = x[:, None] if x.ndim == 1 else x
+    if x.ndim != 2 or len(x) != n_rounds:
+        raise ValueError(f"covariates have shape {np.shape(covariates)} for {n_rounds} rounds; give (T, p)")
+    if np.isnan(x).any():
+        row = int(np.argwhere(np.isnan(x))[0][0])
+        raise ValueError(
+            f"a covariate of round {row} is missing; fill it in and add a column that says so (1 where it was)"
+        )
+    return x

@@ -16,7 +16,14 @@ from cmp.estimation.moments import Moments
 from cmp.estimation.sums import FloatArray, IntArray
 from cmp.estimation.wilson import newcombe_limits
 
-__all__ = ["INTERVALS", "Interval", "NewcombeInterval", "confidence_limits", "newcombe_interval"]
+__all__ = [
+    "INTERVALS",
+    "Interval",
+    "NewcombeInterval",
+    "check_level",
+    "confidence_limits",
+    "newcombe_interval",
+]
 
 INTERVALS = ("auto", "newcombe", "moderated", "pooled", "neyman", "welch")
 
@@ -93,7 +100,7 @@ def newcombe_interval(
     >>> round(difference, 4), round(low, 4), round(high, 4)
     (0.2, 0.0524, 0.3339)
     """
-    _check_level(level)
+    check_level(level)
     counts = (exposed_successes, n_exposed, control_successes, n_control)
     if not all(map(math.isfinite, counts)):
         raise ValueError(f"{counts} are the successes and rounds of both arms; give four finite numbers")
@@ -139,7 +146,7 @@ def confidence_limits(
     that number too; they get a normal interval from the conservative sum of squared weighted outcomes, named
     ``"horvitz_thompson"``.
     """
-    _check_level(level)
+    check_level(level)
     if interval not in INTERVALS:
         raise ValueError(f"interval={interval!r}; use one of {', '.join(map(repr, INTERVALS))}")
     proportions = outcomes.two_valued
@@ -223,21 +230,25 @@ def _moderated(sums: Moments, family: IntArray, kurtosis: FloatArray) -> tuple[F
     variance1 = np.where(df1 > 0, sums.replicate_squares / df1, np.nan)
     variance0 = np.where(sums.df0 > 0, sums.within0 / sums.df0, np.nan)
     own_df1 = np.where(sums.rounds1 > 1, df1, 0.0)
-    far_from_normal = kurtosis > MAX_KURTOSIS
-    moderated1, total_df1 = (
-        np.where(far_from_normal, to_control, to_family)
-        for to_control, to_family in zip(
-            shrink_to_control(variance1, own_df1, variance0, kurtosis),
-            shrink_by_family(variance1, own_df1, family),
-            strict=True,
-        )
-    )
+    moderated1, total_df1 = moderate_exposed(variance1, own_df1, variance0, kurtosis, family)
     part1 = moderated1 * sums.spread1 / sums.weight**2
     part0 = variance0 * sums.spread0 / sums.weight**2
     return part1 + part0, (part1 + part0) ** 2 / (part1**2 / total_df1 + part0**2 / sums.df0)
 
 
-def shrink_by_family(
+def moderate_exposed(
+    variances: FloatArray, df: FloatArray, control: FloatArray, kurtosis: FloatArray, family: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Shrink the exposed arms' variances to their family's prior; to the control arms' where far from normal."""
+    to_control = shrink_to_control(variances, df, control, kurtosis)
+    to_family = _shrink_by_family(variances, df, family)
+    moderated, total_df = (
+        np.where(kurtosis > MAX_KURTOSIS, *both) for both in zip(to_control, to_family, strict=True)
+    )
+    return moderated, total_df
+
+
+def _shrink_by_family(
     variances: FloatArray, df: FloatArray, family: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """Moderate each family's variances; no total df exceeds that of the whole family, as in limma."""
@@ -282,6 +293,17 @@ def _with_horvitz_thompson(sums: Moments, interval: Interval, level: float) -> I
     return own.where(rows, interval)
 
 
+def p_values_of_t(utility: FloatArray, interval: Interval) -> FloatArray:
+    """Return two-sided p-values of 0 that go with symmetric intervals, shape (M,)."""
+    from scipy.special import ndtr, stdtr
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        t = -np.abs(utility / interval.std_error)
+    normal = ~np.isfinite(interval.df)
+    tail: FloatArray = np.where(normal, ndtr(t), stdtr(np.where(normal, 1.0, interval.df), t))
+    return 2.0 * tail
+
+
 def t_quantile(df: FloatArray, level: float) -> FloatArray:
     """Two-sided critical value of Student's t; of the normal where ``df`` is NaN or infinite."""
     from scipy.special import stdtrit
@@ -298,6 +320,7 @@ def normal_quantile(level: float) -> float:
     return float(ndtri(0.5 + level / 2))
 
 
-def _check_level(level: float) -> None:
+def check_level(level: float) -> None:
+    """Refuse what is no confidence level, with a ``ValueError``."""
     if not 0.0 < level < 1.0:
         raise ValueError(f"level={level!r} is no confidence level; give one between 0 and 1, such as 0.95")

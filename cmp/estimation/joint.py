@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from cmp.estimation.cells import BoolArray
-from cmp.estimation.inputs import read_booleans, read_outcomes, read_strata
+from cmp.estimation.inputs import read_covariates, read_rounds
 from cmp.estimation.intervals import t_quantile
 from cmp.estimation.sums import FloatArray, IntArray
 
@@ -21,8 +21,6 @@ __all__ = [
     "draws_as_columns",
     "fit_jointly",
     "joint_utilities",
-    "read_covariates",
-    "read_rounds",
 ]
 
 #: Rounds a covariate asks for beside those that strata take: with fewer its slope is noise, and it is refused.
@@ -289,45 +287,3 @@ def draws_as_columns(assigned: BoolArray, eligible: BoolArray) -> FloatArray:
     """Return a column a memory, then one for each memory that was drawn where it was not eligible."""
     barred = assigned & ~eligible
     return np.hstack([assigned & eligible, barred[:, barred.any(axis=0)]]).astype(np.float64)
-
-
-def read_rounds(
-    assigned: npt.ArrayLike,
-    outcomes: npt.ArrayLike,
-    strata: npt.ArrayLike | None,
-    eligible: npt.ArrayLike | None,
-) -> tuple[BoolArray, FloatArray, IntArray, BoolArray]:
-    """Read and check who was drawn (T, N), outcomes (T,), codes of strata (T,), and who was eligible (T, N)."""
-    z, y = read_booleans(assigned, "assigned"), read_outcomes(outcomes)
-    if z.ndim != 2 or y.shape != (len(z),):
-        raise ValueError(
-            f"assigned has shape {z.shape} and outcomes {y.shape}; give (rounds, memories) and (rounds,)"
-        )
-    if np.isnan(y).all():
-        raise ValueError("no round has an outcome")
-    allowed = np.ones_like(z) if eligible is None else read_booleans(eligible, "eligible")
-    if allowed.shape != z.shape:
-        raise ValueError(f"eligible has shape {allowed.shape}; give {z.shape}, as assigned")
-    return z, y, read_strata(strata, len(z))[0], allowed
-
-
-def read_covariates(covariates: npt.ArrayLike | None, n_rounds: int) -> FloatArray:
-    """Return covariates of shape (T, p), p = 0 for None.
-
-    Raises
-    ------
-    ValueError
-        For another shape, or a value that is missing, infinite or no number: a covariate is known in every round.
-    """
-    if covariates is None:
-        return np.zeros((n_rounds, 0))
-    x = read_outcomes(covariates, "covariates")
-    x = x[:, None] if x.ndim == 1 else x
-    if x.ndim != 2 or len(x) != n_rounds:
-        raise ValueError(f"covariates have shape {np.shape(covariates)} for {n_rounds} rounds; give (T, p)")
-    if np.isnan(x).any():
-        row = int(np.argwhere(np.isnan(x))[0][0])
-        raise ValueError(
-            f"a covariate of round {row} is missing; fill it in and add a column that says so (1 where it was)"
-        )
-    return x

@@ -23,6 +23,10 @@ class _Listed(NamedTuple):
     row: IntArray
     place: IntArray
     drawn: IntArray
+    row_of_cell: IntArray
+    """Shape (C,), which row each cell belongs to, in the order of rows."""
+    strata: IntArray
+    """Shape (C,), their strata."""
 
 
 def rounds_by_row(
@@ -48,10 +52,10 @@ def rounds_by_row(
         if not found:
             found.append(_listed(rounds, cells, events, withheld))
         listed, ranked, n_strata = found[0]
-        start, end = np.searchsorted(cells_by_row, [row, row + 1])
-        spans = [np.arange(listed.first[s], listed.first[s + 1]) for s in strata[start:end]]
+        strata = listed.strata[slice(*np.searchsorted(listed.row_of_cell, [row, row + 1]))]
+        spans = [np.arange(listed.first[s], listed.first[s + 1]) for s in strata]
         place = np.concatenate([*spans, np.zeros(0, dtype=np.int64)])
-        stratum = np.repeat(strata[start:end], [len(span) for span in spans])
+        stratum = np.repeat(strata, [len(span) for span in spans])
         mine = slice(*np.searchsorted(listed.row, [row, row + 1]))
         what = np.zeros(len(listed.y), dtype=np.int64)
         what[listed.place[mine]] = listed.drawn[mine]
@@ -63,8 +67,6 @@ def rounds_by_row(
             np.concatenate([stratum[kept], own["place"].to_numpy() + n_strata]),
         )
 
-    order = cells.select(pl.col("row", "stratum").cast(pl.Int64)).sort("row", "stratum")
-    cells_by_row, strata = order["row"].to_numpy(), order["stratum"].to_numpy()
     return rounds_of
 
 
@@ -79,6 +81,7 @@ def _listed(
         .join(cells.select(pl.col("row", "stratum").cast(pl.Int64), "memory_id"), on=["stratum", "memory_id"])
         .sort("row", "place")
     )
+    order = cells.select(pl.col("row", "stratum").cast(pl.Int64)).sort("row", "stratum")
     n_strata = int(np.max(cells["stratum"].to_numpy(), initial=-1)) + 1
     ranked = withheld.join(known.select("round_id", "y"), on="round_id").sort("row", "place", "round_id")
     return (
@@ -88,6 +91,8 @@ def _listed(
             touched["row"].to_numpy(),
             touched["place"].to_numpy(),
             np.where(touched["drawn"].to_numpy(), 1, -1),
+            order["row"].to_numpy(),
+            order["stratum"].to_numpy(),
         ),
         ranked.select("row", pl.col("place").cast(pl.Int64), "away", "y"),
         n_strata,

@@ -6,7 +6,7 @@ import numpy as np
 
 from cmp.estimation.assembly import LogStatistics
 from cmp.estimation.cells import Arm, Cells
-from cmp.estimation.sums import FloatArray, IntArray, group_sums
+from cmp.estimation.sums import FloatArray, IntArray, group_least, group_sums
 
 __all__ = ["STRATA", "merge_short_strata"]
 
@@ -46,9 +46,7 @@ def merge_short_strata(found: LogStatistics) -> Cells:
     group = _runs(found)[found.stratum]
     n_groups = int(group.max(initial=0)) + 1
     known = cells.exposed.n + cells.control.n > 0
-    least = np.full(n_groups, np.inf)
-    np.minimum.at(least, group[known], cells.offset[known])
-    least = np.where(np.isfinite(least), least, 0.0)
+    least = group_least(group[known], cells.offset[known], n_groups)
     pairs, merged = np.unique(cells.memory * n_groups + group, return_inverse=True)
     memory, group_of = np.divmod(pairs, n_groups)
     shift = cells.offset - least[group]

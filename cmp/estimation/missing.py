@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from cmp.estimation.inputs import read_rounds
+from cmp.estimation.inputs import read_memory_rounds
 
 __all__ = [
     "Bounds",
@@ -59,7 +59,7 @@ def missing_outcome_bounds(
     >>> missing_outcome_bounds([1, 1, None, 0, 0, None, None, 1], [1, 1, 1, 1, 0, 0, 0, 0], 0, 1)
     Bounds(low=-0.25, high=0.5)
     """
-    y, z = read_rounds(outcomes, assigned)
+    y, z = read_memory_rounds(outcomes, assigned)
     known = ~np.isnan(y)
     check_range(y[known].min(initial=math.inf), y[known].max(initial=-math.inf), low, high)
     if not z.any() or z.all():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from cmp.estimation.cells import Arm, BoolArray, Cells
-from cmp.estimation.sums import FloatArray, group_sums, order_free_sums
+from cmp.estimation.sums import FloatArray, group_least, group_sums, order_free_sums
 
 __all__ = ["Moments", "sum_strata"]
 
@@ -161,9 +161,7 @@ def sum_strata(
         Shape (M,), over all cells, whether used or not.
     """
     m, exposed, control = len(n_strata), cells.exposed, cells.control
-    origin = np.full(m, np.inf)
-    np.minimum.at(origin, cells.memory, cells.offset)
-    origin = np.where(np.isfinite(origin), origin, 0.0)
+    origin = group_least(cells.memory, cells.offset, m)
 
     def over(values: FloatArray) -> FloatArray:
         return group_sums(cells.memory, values, m)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cmp.estimation.cells import BoolArray, Outcomes
-from cmp.estimation.sums import FloatArray, IntArray, group_sums
+from cmp.estimation.sums import FloatArray, IntArray, group_least, group_sums
 
 __all__ = ["OutcomeSums", "describe_outcomes", "sum_outcomes"]
 
@@ -102,9 +102,7 @@ def sum_outcomes(y: FloatArray, stratum: IntArray, family: IntArray, n_families:
     np.maximum.at(high, family, y)
     between = np.bincount(family[(y != low[family]) & (y != high[family])], minlength=n_families) > 0
     sizes = np.bincount(stratum)
-    least = np.full(len(sizes), np.inf)
-    np.minimum.at(least, stratum, y)
-    d = y - least[stratum]
+    d = y - group_least(stratum, y, len(sizes))[stratum]
     residual = d - (group_sums(stratum, d, len(sizes)) / np.maximum(sizes, 1))[stratum]
     second, fourth = (group_sums(family, residual**power, n_families) for power in (2, 4))
     rounds = np.bincount(family, minlength=n_families).astype(np.float64)

@@ -11,8 +11,9 @@ import numpy.typing as npt
 import polars as pl
 
 from cmp.estimation.cells import BoolArray
-from cmp.estimation.intervals import normal_quantile, t_quantile
-from cmp.estimation.joint import centred_within, read_rounds
+from cmp.estimation.inputs import read_rounds
+from cmp.estimation.intervals import check_level, normal_quantile, t_quantile
+from cmp.estimation.joint import centred_within
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.sums import FloatArray, IntArray
 from cmp.estimation.wilson import combined_limits, p_values_of_limits
@@ -120,6 +121,7 @@ def pair_utilities(
         raise ValueError(
             f"min_together={min_together}; two rounds with both is the least that has a variance"
         )
+    check_level(level)
     z, y, stratum, allowed = read_rounds(assigned, outcomes, strata, eligible)
     known = ~np.isnan(y)
     stratum = np.unique(stratum[known], return_inverse=True)[1]

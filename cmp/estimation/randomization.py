@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from cmp.estimation.cells import BoolArray
 from cmp.estimation.estimators import WEIGHTS, Contrast
-from cmp.estimation.inputs import read_rounds, read_strata
-from cmp.estimation.intervals import Interval
+from cmp.estimation.inputs import read_memory_rounds, read_strata
+from cmp.estimation.intervals import Interval, normal_quantile
 from cmp.estimation.lattices import lattice_p_value
 from cmp.estimation.sums import FloatArray, IntArray
 
@@ -150,7 +150,7 @@ def randomization_test(
     >>> round(found.difference, 4), round(found.p_value, 4), found.method
     (0.8571, 0.0333, 'enumeration')
     """
-    y, z = read_rounds(outcomes, assigned)
+    y, z = read_memory_rounds(outcomes, assigned)
     if weights not in WEIGHTS:
         raise ValueError(f"weights={weights!r}; use one of {', '.join(map(repr, WEIGHTS))}")
     if draws < 1:
@@ -232,9 +232,7 @@ def randomization_limits(
         # a constant outcome has p = 1, and no width: not a certainty
         if min(contrast.n1[row], contrast.n0[row]) >= 2 and found.tie > 0.0:
             low[row], high[row] = _limits(found, 1.0 - level)
-    from scipy.special import ndtri
-
-    error = (high - low) / (2.0 * float(ndtri(0.5 + level / 2)))
+    error = (high - low) / (2.0 * normal_quantile(level))
     method = np.full(m, "randomization", dtype=object)
     return Interval(error, np.full(m, np.nan), low, high, method), p
 

@@ -8,15 +8,21 @@ import numpy as np
 import numpy.typing as npt
 
 from cmp.estimation.cells import Arm, BoolArray, Cells, Tallies
-from cmp.estimation.sums import FloatArray, IntArray, group_sums, limb_sums, split_into_limbs
+from cmp.estimation.sums import (
+    FloatArray,
+    IntArray,
+    group_least,
+    group_sums,
+    limb_sums,
+    matches,
+    split_into_limbs,
+    unit_of,
+)
 
 __all__ = ["CodedRoster", "CodedRows", "RowStatistics", "statistics_of_roster", "statistics_of_rows"]
 
 #: Codes per row above which sorting rows is cheaper than a table of all codes.
 _SPARSE = 8
-
-#: Least binary exponent of a scope's unit: below it limbs would be subnormal.
-_LEAST_EXPONENT = -900
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +118,16 @@ def statistics_of_roster(coded: CodedRows, roster: CodedRoster) -> RowStatistics
     """Sum up by subtraction where rows list the drawn memories alone: the rest of a stratum's rounds are controls."""
     n, n_strata = coded.n_memories, len(coded.family)
     order = np.argsort(roster.base, kind="stable")
-    starts = np.searchsorted(roster.base[order], roster.base_of)
-    sizes = np.searchsorted(roster.base[order], roster.base_of, side="right") - starts
-    strata = np.repeat(np.arange(n_strata), sizes)
-    within = np.arange(len(strata)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    member = order[np.repeat(starts, sizes) + within]
+    strata, place = matches(roster.base[order], roster.base_of)
+    member = order[place]
     cell, sorted_by = np.unique(strata * n + roster.memory[member], return_index=True)
     pi = roster.propensity[member][sorted_by]
     limbs = _limbs(coded)
     rounds = np.arange(len(coded.y))
-    barred = ~coded.eligible & np.isin(coded.cell_of(np.ones_like(coded.eligible)), cell)
-    groups = [
-        np.searchsorted(cell, coded.cell_of(rows)) for rows in (coded.eligible & coded.assigned, barred)
-    ]
-    chosen = [coded.round[rows] for rows in (coded.eligible & coded.assigned, barred)]
+    own_cell = coded.cell_of(np.ones_like(coded.eligible))
+    arms = (coded.eligible & coded.assigned, ~coded.eligible & np.isin(own_cell, cell))
+    groups = [np.searchsorted(cell, own_cell[rows]) for rows in arms]
+    chosen = [coded.round[rows] for rows in arms]
     drawn, rest = [], []
     for limb in limbs:
         whole = limb_sums(coded.stratum, limb, rounds, n_strata)[:, cell // n]
@@ -145,7 +147,7 @@ def statistics_of_roster(coded: CodedRows, roster: CodedRoster) -> RowStatistics
         for values in (out, everyone * ~chance, everyone * (pi >= 1.0))
     ]
     shared = _shared_of_roster(coded, cell[chance], keys, groups[1], chosen[1], np.flatnonzero(chance))
-    use = coded.eligible & np.isin(coded.cell_of(np.ones_like(coded.eligible)), cell[chance])
+    use = coded.eligible & np.isin(own_cell, cell[chance])
     return _found(coded, keys, cell[chance], cells, tallies=tallies, shared=shared, use=use, implied=True)
 
 
@@ -180,9 +182,7 @@ def _found(
 def _offset(coded: CodedRows) -> FloatArray:
     """Return each stratum's least outcome; 0 without one."""
     known = ~np.isnan(coded.y)
-    least = np.full(len(coded.family), np.inf)
-    np.minimum.at(least, coded.stratum[known], coded.y[known])
-    return np.where(np.isfinite(least), least, 0.0)
+    return group_least(coded.stratum[known], coded.y[known], len(coded.family))
 
 
 def _centred(coded: CodedRows) -> FloatArray:
@@ -194,7 +194,7 @@ def _split(values: FloatArray, scope: IntArray, n_terms: int) -> list[FloatArray
     """Split into limbs that are fractions of each scope's largest value: what one holds never rounds another's."""
     top = np.zeros(int(scope.max(initial=-1)) + 1)
     np.maximum.at(top, scope, np.abs(values))
-    unit = np.ldexp(1.0, np.maximum(np.frexp(top)[1], _LEAST_EXPONENT))[scope]
+    unit = unit_of(top)[scope]
     return [limb * unit for limb in split_into_limbs(values / unit, n_terms)]
 
 
@@ -281,12 +281,8 @@ def _shared_of_roster(
         return shared
     n = coded.n_memories
     by_stratum = cell // n
-    starts, ends = (
-        np.searchsorted(by_stratum, coded.stratum[several], side=side) for side in ("left", "right")
-    )
-    sizes = ends - starts
-    rounds = np.repeat(several, sizes)
-    at = np.repeat(starts, sizes) + np.arange(len(rounds)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    which, at = matches(by_stratum, coded.stratum[several])
+    rounds = several[which]
     away = np.isin(rounds * (int(places.max(initial=0)) + 1) + places[at],
                    barred_rounds * (int(places.max(initial=0)) + 1) + barred)  # fmt: skip
     key = np.searchsorted(keys, coded.key_of(by_stratum[at], cell[at] % n))

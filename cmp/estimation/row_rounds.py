@@ -9,9 +9,10 @@ import polars as pl
 
 from cmp.estimation.clusters import Clusters
 from cmp.estimation.episodes import clusters_of_rounds
+from cmp.estimation.log_rounds import rounds_by_row
 from cmp.estimation.randomization import MemoryRounds
 from cmp.estimation.row_cells import CodedRows, RowStatistics
-from cmp.estimation.sums import IntArray
+from cmp.estimation.sums import IntArray, matches
 
 __all__ = ["clusters_of_rows", "memory_rounds"]
 
@@ -20,6 +21,13 @@ def clusters_of_rows(coded: CodedRows, found: RowStatistics) -> Clusters | None:
     """Return which rounds of the cells share an outcome; None where none do."""
     if not found.shared.any():
         return None
+    return clusters_of_rounds(*_frames(coded, found), found.shared, found.keys // coded.n_memories)
+
+
+def _frames(
+    coded: CodedRows, found: RowStatistics
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Return rounds, cells, events and rounds of withholding (none) as a log's statistics have them."""
     strata, stratum_of_cell = np.unique(found.cell // coded.n_memories, return_inverse=True)
     dense = np.full(len(coded.family), -1)
     dense[strata] = np.arange(len(strata))
@@ -50,45 +58,26 @@ def clusters_of_rows(coded: CodedRows, found: RowStatistics) -> Clusters | None:
     none_withheld = pl.DataFrame(
         schema={"round_id": pl.Int64, "row": pl.Int64, "place": pl.Int64, "away": pl.Boolean}
     )
-    family = found.keys // coded.n_memories
-    return clusters_of_rounds(rounds, cells, events, none_withheld, found.shared, family)
+    return rounds, cells, events, none_withheld
 
 
 def memory_rounds(coded: CodedRows, found: RowStatistics) -> Callable[[int], MemoryRounds]:
     """Return a function of a row of the table that lists its eligible rounds with an outcome."""
+    listed: list[Callable[[int], MemoryRounds]] = []
 
     def rounds_of(row: int) -> MemoryRounds:
-        mine = found.use & (coded.memory == found.keys[row] % coded.n_memories)
-        mine &= coded.family[coded.stratum[coded.round]] == found.keys[row] // coded.n_memories
-        listed, drawn = coded.round[mine], coded.assigned[mine]
-        if found.implied:
-            _, everything = _rounds_of_cells(coded, found.cell[found.cells.memory == row])
-            rounds = np.setdiff1d(everything, _barred(coded, int(found.keys[row] % coded.n_memories)))
-            assigned = np.isin(rounds, listed[drawn])
-        else:
-            rounds, assigned = listed, drawn
-        known = ~np.isnan(coded.y[rounds])
-        rounds = rounds[known]
-        return MemoryRounds(coded.y[rounds], assigned[known], coded.stratum[rounds])
+        if not listed:
+            listed.append(rounds_by_row(*_frames(coded, found)))
+        return listed[0](row)
 
     return rounds_of
-
-
-def _barred(coded: CodedRows, memory: int) -> IntArray:
-    away = ~coded.eligible & (coded.memory == memory)
-    rounds: IntArray = coded.round[away]
-    return rounds
 
 
 def _rounds_of_cells(coded: CodedRows, cell: IntArray) -> tuple[IntArray, IntArray]:
     """List the rounds of each cell's stratum: which cell, and which round."""
     order = np.argsort(coded.stratum, kind="stable")
-    by_stratum, strata = coded.stratum[order], cell // coded.n_memories
-    starts = np.searchsorted(by_stratum, strata)
-    sizes = np.searchsorted(by_stratum, strata, side="right") - starts
-    which = np.repeat(np.arange(len(cell)), sizes)
-    within = np.arange(len(which)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return which, order[np.repeat(starts, sizes) + within]
+    which, place = matches(coded.stratum[order], cell // coded.n_memories)
+    return which, order[place]
 
 
 def _absent(coded: CodedRows, found: RowStatistics) -> tuple[IntArray, IntArray]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cmp.estimation.estimators import Contrast
-from cmp.estimation.intervals import Interval
+from cmp.estimation.intervals import Interval, check_level
 from cmp.estimation.sums import FloatArray, group_sums
 
 __all__ = ["OPTIMAL_AT", "ConfidenceSequence", "confidence_sequence", "sequence_limits"]
@@ -166,8 +166,7 @@ def _half_widths(
     w^2 times known variances. Where variances are as 1/w, ``about / (1 - squares / total^2)`` has the variance of
     the sum of w times the estimates as its expectation.
     """
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level={level!r} is no confidence level; give one between 0 and 1, such as 0.95")
+    check_level(level)
     alpha = 1.0 - level
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         n = total**2 / squares

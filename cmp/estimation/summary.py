@@ -12,7 +12,7 @@ from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies
 from cmp.estimation.estimators import Contrast
 from cmp.estimation.margins import Margins, count_margins
 from cmp.estimation.moments import Moments
-from cmp.estimation.sums import FloatArray, IntArray, group_sums
+from cmp.estimation.sums import FloatArray, IntArray, group_least, group_sums
 
 __all__ = ["BoundSums", "Counts", "Summary", "summarize"]
 
@@ -188,9 +188,7 @@ def _bound_sums(cells: Cells, both: BoolArray, m: int, weights: str) -> BoundSum
     arms = [cells.exposed.select(both), cells.control.select(both)]
     n1, n0 = (arm.n + arm.missing for arm in arms)
     raw = n1 * n0 / (n1 + n0) if weights == "precision" else n1 + n0
-    origin = np.full(m, np.inf)
-    np.minimum.at(origin, owner, offset)
-    origin = np.where(np.isfinite(origin), origin, 0.0)
+    origin = group_least(owner, offset, m)
     above = offset - origin[owner]
 
     def over(arm: Arm, n: FloatArray) -> tuple[FloatArray, FloatArray]:

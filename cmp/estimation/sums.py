@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["group_sums", "limb_quanta", "limb_sums", "order_free_sums", "split_into_limbs"]
+__all__ = [
+    "group_least",
+    "group_sums",
+    "limb_quanta",
+    "limb_sums",
+    "matches",
+    "order_free_sums",
+    "split_into_limbs",
+    "unit_of",
+]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -22,6 +31,8 @@ IntArray = npt.NDArray[np.int64]
 #: Bits kept below the largest term: 53 of a double, and as many again for what smaller terms hold.
 _KEPT_BITS = 80
 _SMALLEST_EXPONENT = -1000
+#: Least exponent of a unit: below it limbs would be subnormal.
+_LEAST_UNIT_EXPONENT = -900
 
 
 def limb_quanta(largest: float, n_terms: int) -> list[float]:
@@ -96,6 +107,39 @@ def limb_sums(groups: IntArray, limbs: list[FloatArray], rows: IntArray, n_group
     True
     """
     return np.stack([group_sums(groups, limb[rows], n_groups) for limb in limbs])
+
+
+def group_least(groups: IntArray, values: FloatArray, n_groups: int) -> FloatArray:
+    """Return the least value of each group; 0 of an empty one.
+
+    Examples
+    --------
+    >>> group_least(np.array([0, 2, 0]), np.array([1.0, 2.0, 3.0]), 3)
+    array([1., 0., 2.])
+    """
+    least = np.full(n_groups, np.inf)
+    np.minimum.at(least, groups, values)
+    return np.where(np.isfinite(least), least, 0.0)
+
+
+def matches(ascending: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray]:
+    """Return every pair of an index of ``wanted`` and a place of ``ascending`` that holds its value.
+
+    Examples
+    --------
+    >>> index, place = matches(np.array([3, 5, 5]), np.array([5, 4, 3]))
+    >>> index.tolist(), place.tolist()
+    ([0, 0, 2], [1, 2, 0])
+    """
+    start, end = (np.searchsorted(ascending, wanted, side=side) for side in ("left", "right"))
+    n = end - start
+    index = np.repeat(np.arange(len(wanted)), n)
+    return index, np.arange(n.sum()) - np.repeat(np.cumsum(n) - n - start, n)
+
+
+def unit_of(largest: FloatArray) -> FloatArray:
+    """Return the power of two that limbs of values up to these are fractions of."""
+    return np.ldexp(1.0, np.maximum(np.frexp(largest)[1], _LEAST_UNIT_EXPONENT))
 
 
 def group_sums(groups: IntArray, values: npt.NDArray[Any], n_groups: int) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from cmp.estimation.estimators import ESTIMATORS, WEIGHTS
-from cmp.estimation.intervals import INTERVALS
+from cmp.estimation.intervals import INTERVALS, check_level
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,18 +39,39 @@ class Analysis:
             ("estimator", self.estimator, ESTIMATORS),
             ("weights", self.weights, WEIGHTS),
             ("interval", self.interval, (*INTERVALS, *_OPT_IN)),
+            ("reference", self.reference, ("pool", "card")),
         ):
             if value not in known:
                 raise ValueError(f"{name}={value!r}; use one of {', '.join(map(repr, known))}")
+        check_level(self.level)
         if self.estimator == "ht" and self.interval in _OPT_IN:
             raise ValueError(
                 f"interval={self.interval!r} is for a difference of two means; use estimator='difference' or 'hajek'"
             )
-        if self.reference == "card" and self.interval == "randomization":
+        if self.reference == "card":
+            self._check_cards()
+
+    def _check_cards(self) -> None:
+        """Refuse what has no meaning against cards."""
+        if self.interval == "randomization":
             raise ValueError(
                 "interval='randomization' compares drawn rounds with the rest, and reference='card' with cards; "
                 "use interval='auto'"
             )
+        for wrong, why in (
+            (
+                self.estimator == "ht",
+                "estimator='ht': weighted totals of two groups of rounds have no interval here; use "
+                "estimator='difference'",
+            ),
+            (
+                self.outcome_range is not None,
+                "outcome_range: a missing outcome is in both of the contrasts compared; use reference='pool' for "
+                "bounds",
+            ),
+        ):
+            if wrong:
+                raise ValueError(f"reference='card' does not go with {why}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

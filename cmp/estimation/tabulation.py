@@ -10,10 +10,10 @@ import numpy.typing as npt
 import polars as pl
 
 from cmp.estimation.cells import BoolArray, Cells, Outcomes, Tallies
-from cmp.estimation.clustered import CLUSTERED, clustered_inference, score_p_values
+from cmp.estimation.clustered import clustered_inference, score_p_values
 from cmp.estimation.clusters import Clusters
 from cmp.estimation.estimators import Contrast, combine_strata
-from cmp.estimation.intervals import INTERVALS, Interval, confidence_limits
+from cmp.estimation.intervals import INTERVALS, Interval, confidence_limits, p_values_of_t
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.randomization import MemoryRounds, randomization_limits
 from cmp.estimation.sequences import sequence_limits
@@ -218,7 +218,7 @@ def _clustered(
 ) -> tuple[Interval, FloatArray, BoolArray]:
     """Replace intervals of memories whose rounds share outcomes; return also where there is none to replace them."""
     known = clusters.shared & np.isfinite(contrast.utility)
-    if analysis.interval not in CLUSTERED:
+    if analysis.interval not in INTERVALS:
         # a sequence's replicates are blocks, whatever the rounds of one share
         known = known & (clusters.across | (analysis.interval != "sequence"))
         return interval.without(known), np.where(known, np.nan, p), known
@@ -249,19 +249,10 @@ def _p_values(summary: Summary, interval: Interval, outcomes: Outcomes) -> Float
     exact = outcomes.two_valued & summary.has_margins
     if exact.all():
         return summary.margins.p_values()
-    approximate = _p_values_of_t(summary.moments.utility, interval)
+    approximate = p_values_of_t(summary.moments.utility, interval)
     if (score := (interval.method == "newcombe") & ~exact).any():
         approximate = np.where(score, score_p_values(summary.moments, outcomes), approximate)
     return np.where(exact, summary.margins.p_values(), approximate) if exact.any() else approximate
-
-
-def _p_values_of_t(utility: FloatArray, interval: Interval) -> FloatArray:
-    from scipy.special import ndtr, stdtr
-
-    t = -np.abs(utility / interval.std_error)
-    normal = ~np.isfinite(interval.df)
-    tail: FloatArray = np.where(normal, ndtr(t), stdtr(np.where(normal, 1.0, interval.df), t))
-    return 2.0 * tail
 
 
 def _states(

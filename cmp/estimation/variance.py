@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cmp.estimation.inputs import read_rounds
+from cmp.estimation.inputs import read_memory_rounds
 from cmp.estimation.sums import FloatArray
 
 __all__ = ["neyman_variance_estimate", "null_variance", "randomization_variance"]
@@ -114,7 +114,7 @@ def neyman_variance_estimate(outcomes: npt.ArrayLike, assigned: npt.ArrayLike) -
     >>> neyman_variance_estimate([1, 0, 1], [1, 0, 0]) is None
     True
     """
-    y, z = read_rounds(outcomes, assigned)
+    y, z = read_memory_rounds(outcomes, assigned)
     known = ~np.isnan(y)
     arms = y[known & z], y[known & ~z]
     if min(map(len, arms)) < 2:

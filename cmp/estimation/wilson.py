@@ -8,14 +8,14 @@ import numpy as np
 
 from cmp.estimation.sums import FloatArray
 
-__all__ = ["Limits", "combined_limits", "newcombe_limits", "p_values_of_limits"]
+__all__ = ["Limits", "combined_limits", "newcombe_limits", "p_values_of_limits", "wilson_limits"]
 
 #: Limits at a critical value: z, a number or (M,), to low and high, (M,) each.
 Limits = Callable[[float | FloatArray], tuple[FloatArray, FloatArray]]
 
-#: Halvings when a p-value is sought as the level whose limit is 0: to 40 / 2**50, below any rounding of a level.
+#: Halvings when a p-value is sought as the level whose limit is 0: to 38 / 2**50, below any rounding of a level.
 _HALVINGS = 50
-_LARGEST_Z = 40.0
+_LARGEST_Z = 38.0
 
 
 def combined_limits(p: FloatArray, n: FloatArray, signs: tuple[float, ...]) -> Limits:
@@ -45,7 +45,7 @@ def combined_limits(p: FloatArray, n: FloatArray, signs: tuple[float, ...]) -> L
     estimate, cut = (sign * p).sum(axis=0), np.clip(p, 0.0, 1.0)
 
     def limits(z: float | FloatArray) -> tuple[FloatArray, FloatArray]:
-        low, high = _wilson(cut, n, z)
+        low, high = wilson_limits(cut, n, z)
         below, above = cut - low, high - cut
         down, up = np.where(sign > 0, below, above), np.where(sign > 0, above, below)
         return estimate - np.sqrt((down**2).sum(axis=0)), estimate + np.sqrt((up**2).sum(axis=0))
@@ -60,7 +60,8 @@ def newcombe_limits(
     return combined_limits(np.stack([p1, p0]), np.stack([n1, n0]), (1.0, -1.0))(z)
 
 
-def _wilson(p: FloatArray, n: FloatArray, z: float | FloatArray) -> tuple[FloatArray, FloatArray]:
+def wilson_limits(p: FloatArray, n: FloatArray, z: float | FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the limits of a proportion of ``n`` rounds: Wilson, E. B. (1927). JASA 22, 209-212."""
     centre, spread = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
     scale = 1 + z**2 / n
     return np.where(p == 0, 0.0, (centre - spread) / scale), np.where(p == 1, 1.0, (centre + spread) / scale)

@@ -8,6 +8,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cmp.estimation.intervals import normal_quantile
+from cmp.estimation.wilson import wilson_limits
+
 __all__ = ["Arms", "binary_half_width", "binary_power", "fisher_rejects", "mean_half_width", "mean_power"]
 
 #: Tables (n1 + 1) x (n0 + 1) summed in full; beyond, Fisher's test is as good as normal.
@@ -108,16 +111,14 @@ def binary_half_width(arms: Arms, exposed_rate: float, control_rate: float, leve
     >>> round(binary_half_width(Arms(5, 85), 0.2, 0.2, 0.95), 3)
     0.303
     """
-    from scipy.special import ndtri
-
-    z = float(ndtri(0.5 + level / 2))
+    z = normal_quantile(level)
     tables = []
     for n, rate in zip(arms, (exposed_rate, control_rate), strict=True):
         weight = _binomial(n, rate)
         kept = np.flatnonzero(weight > 1e-15)
         kept = kept[:: max(1, len(kept) // POINTS)]
         p = kept / n
-        low, high = _wilson(p, n, z)
+        low, high = wilson_limits(p, np.array(n), z)
         tables.append((weight[kept] / weight[kept].sum(), p - low, high - p))
     (w1, below1, above1), (w0, below0, above0) = tables
     width = np.hypot(below1[:, None], above0) + np.hypot(above1[:, None], below0)
@@ -177,9 +178,3 @@ def _binomial(n: int, rate: float) -> FloatArray:
 
     pmf: FloatArray = binom.pmf(np.arange(n + 1), n, rate)
     return pmf
-
-
-def _wilson(p: FloatArray, n: int, z: float) -> tuple[FloatArray, FloatArray]:
-    centre, spread = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    scale = 1 + z**2 / n
-    return np.where(p == 0, 0.0, (centre - spread) / scale), np.where(p == 1, 1.0, (centre + spread) / scale)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
+
 import numpy as np
 import polars as pl
 import pytest
@@ -100,11 +103,29 @@ def test_a_block_in_both_and_different_questions_are_refused(tmp_path):
         sums + sums
     with pytest.raises(ValueError, match="different questions"):
         sums + cmp.utility_statistics(log, estimator="ht")
+    for asked, why in (
+        ({"reference": "Pool"}, "reference='Pool'"),
+        ({"reference": "card", "estimator": "ht"}, "does not go with estimator='ht'"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            cmp.utility_statistics(log, **asked)
+    with pytest.raises(ValueError, match="level=95 is no confidence level"):
+        sums.utilities(level=95)
     with pytest.raises(ValueError, match="lists rounds or blocks"):
         sums.utilities(interval="randomization")
 
 
-@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x05\x06" + bytes(18)])
+def zipped(meta):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("meta.json", meta)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not a zip", b"PK\x05\x06" + bytes(18), zipped("[]"), zipped("not JSON"), zipped('{"format": 1}')],
+)
 def test_bytes_that_are_no_sums_are_refused(content):
     with pytest.raises(ValueError, match="no sums of utilities"):
         UtilityStatistics.from_bytes(content)

@@ -240,3 +240,9 @@ def test_the_same_seed_gives_the_same_table_and_swapping_the_two_the_same_estima
 def test_wrong_input_is_refused(changes, said):
     with pytest.raises(ValueError, match=said):
         pair_utilities(**({"assigned": two(4, 4, 4, 4), "outcomes": np.arange(16.0)} | changes))
+
+
+@pytest.mark.parametrize("level", [0, 1, -1, 95])
+def test_what_is_no_level_is_refused(level):
+    with pytest.raises(ValueError, match="no confidence level"):
+        pair_utilities([[1, 0], [0, 1], [1, 1], [0, 0]], [1, 0, 1, 0], level=level)
