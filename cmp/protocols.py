@@ -20,6 +20,7 @@ __all__ = [
     "SupportsRevision",
     "canonical_id",
     "canonical_ids",
+    "check_one_type",
 ]
 
 T_co = TypeVar("T_co", covariant=True)
@@ -97,6 +98,20 @@ def canonical_ids(values: Iterable[object], where: str = "roster") -> list[str]:
                 "alike; make the ids of one store all ints or all strings"
             )
     return list(kinds)
+
+
+def check_one_type(text: str, value: object, kinds: dict[str, bool]) -> None:
+    """Refuse an int and a str that would be written alike, with an ``InvalidIdError``; ``kinds`` holds those before.
+
+    Examples
+    --------
+    >>> kinds = {}
+    >>> check_one_type("1", 1, kinds), check_one_type("2", "2", kinds), kinds
+    (None, None, {'1': False, '2': True})
+    """
+    is_text = isinstance(value, str)
+    if kinds.setdefault(text, is_text) is not is_text:
+        raise InvalidIdError(f"the int {text} and the string {text!r} would be one id; make ids all one type")
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,6 +255,8 @@ def test_decisions_are_refused_where_signs_mean_nothing(tmp_path):
     assert set(decisions["decision"]) <= {"keep", "forget"}
     assert decisions.filter(pl.col("memory_id") == "m00")["decision"].to_list() == ["keep"]
     assert "retention policy" in decisions["reason"][0]
+    several = cmp.forget(cmp.utilities(memory.log, reference="card", metric=["reward"]))
+    assert several["metric"].unique().to_list() == ["reward"]
     with pytest.raises(ValueError, match="no reference cards"):
         cmp.utilities(serve(tmp_path, 30, log=tmp_path / "y.db").log, reference="card")
     with pytest.raises(ValueError, match="no holdout"):

@@ -56,7 +56,7 @@ def diagnose(
         columns = ["check", "state", "scope", "figure", "expected", "p_value", "n", "detail"]
         everywhere = (found.frame["scope"] == "*").all()
         shown = found.frame.select([name for name in columns if not (everywhere and name == "scope")])
-        title, promise = found.summary().splitlines()[:2]
+        title, promise = found.headline()
         emit(shown, output_format, output, f"{title}; {promise}")
         for row in found.frame.filter(pl.col("state") == FAIL).iter_rows(named=True):
             errors().print(f"[bold red]FAIL[/] {escape(row['check'])}: {escape(row['mend'])}", soft_wrap=True)
@@ -177,7 +177,6 @@ def report(
     qrels: QrelsOption = None,
 ) -> None:
     """Write one HTML file with everything: the log's checks, utilities with intervals, support. No network."""
-    from cmp.evaluation import read_qrels
     from cmp.log import open_log
     from cmp.report import PARTS, write_report
     from cmp.serving.offline import progress_bar
@@ -190,7 +189,7 @@ def report(
             metric=metric,
             reference=reference,
             level=level,
-            qrels=None if qrels is None else read_qrels(qrels),
+            qrels=qrels,
             advance=lambda _: advance(),
         )
     console().print(f"written to {escape(str(path))}", soft_wrap=True)

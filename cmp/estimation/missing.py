@@ -104,7 +104,9 @@ def differential_missingness(u: Any) -> pl.DataFrame:
         raise ValueError(
             f"the table lacks {', '.join(sorted(lacking))}; pass what utilities() returned, or its frame"
         )
-    keys = [name for name in ("scope", "group", "memory_id", "content_hash") if name in table.columns]
+    keys = [
+        name for name in ("metric", "scope", "group", "memory_id", "content_hash") if name in table.columns
+    ]
     missing1, known1, missing0, known0 = map(pl.col, counts)
     return table.select(
         *keys,

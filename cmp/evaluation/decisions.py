@@ -61,7 +61,7 @@ def forget(u: Utilities, irreversibility: float = 10.0) -> pl.DataFrame:
         _reason(state, value, is_known, limit)
         for state, value, is_known in zip(u.frame["state"], z, known, strict=True)
     ]
-    keys = [name for name in ("scope", "group", "memory_id") if name in u.frame.columns]
+    keys = [name for name in ("metric", "scope", "group", "memory_id") if name in u.frame.columns]
     return u.frame.select(*keys, "utility", "std_error").with_columns(
         pl.Series("z", np.where(known, z, np.nan), nan_to_null=True),
         pl.lit(limit).alias("critical_z"),

@@ -339,10 +339,7 @@ def check_positivity(found: Evidence) -> Verdict:
     counted = ranked.group_by("block_id", "memory_id").agg(
         ranked=pl.len(), withheld=(pl.col("arm") == "withheld").any()
     )
-    plan = found.need("rosters", "block_id", "memory_id", "planned").join(
-        found.need("blocks", "block_id", "length"), on="block_id"
-    )
-    cells = plan.join(rounds, on="block_id").join(counted, on=["block_id", "memory_id"], how="left")
+    cells = found.plan.join(rounds, on="block_id").join(counted, on=["block_id", "memory_id"], how="left")
     open_ = (pl.col("planned") > 0) & (pl.col("planned") < pl.col("length"))
     memories = (
         cells.group_by("scope", "memory_id")

@@ -92,14 +92,18 @@ class Diagnosis:
     def __repr__(self) -> str:
         return self.summary()
 
+    def headline(self) -> tuple[str, str]:
+        """Return how many checks passed, and how often a log that keeps its design would not."""
+        states = Counter(self.frame["state"].to_list())
+        counts = ", ".join(f"{states[state]} {state}" for state in (PASS, FAIL, NOT_TESTABLE))
+        return (
+            f"{len(self.frame)} checks: {counts}",
+            f"a log that keeps its design has any FAIL with probability {1 - self.level:.2g} at most",
+        )
+
     def summary(self) -> str:
         """Return how many checks passed, and of those that failed what was seen and what to do."""
-        states = Counter(self.frame["state"].to_list())
-        lines = [
-            f"{len(self.frame)} checks: "
-            + ", ".join(f"{states[state]} {state}" for state in (PASS, FAIL, NOT_TESTABLE)),
-            f"a log that keeps its design has any FAIL with probability {1 - self.level:.2g} at most",
-        ]
+        lines = [*self.headline()]
         for row in self.frame.filter(pl.col("state") == FAIL).iter_rows(named=True):
             where = "" if row["scope"] == "*" else f" (scope {row['scope']!r})"
             chance = "" if row["p_value"] is None else f", p = {row['p_value']:.2g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Final
 
 import numpy as np
@@ -77,6 +78,13 @@ class Evidence:
         tables = (log.rounds(), log.exposures(), log.outcomes(), log.blocks(), log.rosters())
         return cls(log, metric, *(table.collect() for table in tables))
 
+    @cached_property
+    def tables(self) -> LogFrames:
+        """The same five tables as a log has them, for what reads logs."""
+        names = ("rounds", "exposures", "outcomes", "blocks", "rosters")
+        frames = {name: getattr(self, name).lazy for name in names}
+        return SimpleNamespace(**frames, has_unique_rows=getattr(self.log, "has_unique_rows", False))
+
     def need(self, table: str, *columns: str) -> pl.DataFrame:
         """Return some columns of a table.
 
@@ -92,21 +100,24 @@ class Evidence:
         return frame.select(columns)
 
     @cached_property
+    def plan(self) -> pl.DataFrame:
+        """``block_id, memory_id, planned, length``: what each block plans for each memory of its roster."""
+        planned = self.need("rosters", "block_id", "memory_id", "planned")
+        return planned.join(self.need("blocks", "block_id", "length"), on="block_id")
+
+    @cached_property
     def drawn(self) -> pl.DataFrame:
         """Draws of randomized rounds: the exposure rows that were assigned, with their block's plan where it has one.
 
         ``round_id, scope, block_id, block_row, memory_id, arm, propensity, planned, length``.
         """
         rounds = self.randomized
-        plan = self.need("rosters", "block_id", "memory_id", "planned").join(
-            self.need("blocks", "block_id", "length"), on="block_id"
-        )
         return (
             self.need("exposures", "round_id", "memory_id", "arm", "assigned", "propensity")
             .filter("assigned")
             .drop("assigned")
             .join(rounds, on="round_id", maintain_order="left")
-            .join(plan, on=["block_id", "memory_id"], how="left", maintain_order="left")
+            .join(self.plan, on=["block_id", "memory_id"], how="left", maintain_order="left")
         )
 
     @cached_property

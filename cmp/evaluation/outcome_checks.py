@@ -76,7 +76,7 @@ def check_missing(found: Evidence) -> Verdict:
     missing = int(found.randomized.join(found.last, on="round_id", how="anti").height)
     if not missing:
         return Verdict.untestable(check, "no randomized round lacks its outcome", n=found.randomized.height)
-    table = utilities(found.log, metric=found.metric).frame
+    table = utilities(found.tables, metric=found.metric).frame
     p, place = least_p(table["p_missing"].fill_null(np.nan).to_numpy())
     if p is None:
         return Verdict.untestable(

@@ -30,7 +30,8 @@ def verdicts_of_rows(log: RowLog) -> list[Verdict]:
     >>> [(verdict.check, verdict.p_value) for verdict in verdicts_of_rows(from_frame(rows))]
     [('sample ratio', 1.0), ('missing outcomes do not depend on the draw', None), ('positivity', None)]
     """
-    return [_sample_ratio(log), _missing(log), _positivity(log)]
+    counts = _counts(log)
+    return [_sample_ratio(log, counts), _missing(log), _positivity(log, counts)]
 
 
 def count_p_values(drawn: FloatArray, rounds: FloatArray, expected: FloatArray) -> FloatArray:
@@ -102,9 +103,8 @@ def _counts(log: RowLog) -> pl.DataFrame:
     return sums.sort(home)
 
 
-def _sample_ratio(log: RowLog) -> Verdict:
+def _sample_ratio(log: RowLog, counts: pl.DataFrame) -> Verdict:
     check = "sample ratio"
-    counts = _counts(log)
     columns = (counts[name].cast(pl.Float64).to_numpy() for name in ("drawn", "rounds", "expected"))
     p, place = least_p(count_p_values(*columns))
     if p is None:
@@ -152,8 +152,7 @@ def _missing(log: RowLog) -> Verdict:
     )
 
 
-def _positivity(log: RowLog) -> Verdict:
-    counts = _counts(log)
+def _positivity(log: RowLog, counts: pl.DataFrame) -> Verdict:
     rounds = log.per_round.select("scope").with_row_index("round")
     every = log.per_memory.join(rounds, on="round").select("scope", "memory").unique()
     if log.roster is not None:

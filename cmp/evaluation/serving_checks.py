@@ -10,7 +10,8 @@ import polars as pl
 
 from cmp.estimation.exact_tests import conditional_p_values
 from cmp.evaluation.evidence import ALL, Evidence, Verdict
-from cmp.log import Log, validate_log
+from cmp.log import Log
+from cmp.log.validation import findings_in
 
 __all__ = [
     "check_delivery",
@@ -36,7 +37,8 @@ def check_readable(found: Evidence) -> Verdict:
     check = "log keeps its contract"
     if not isinstance(found.log, Log):
         return Verdict.untestable(check, "this is no exposure log of ours, only its five tables")
-    findings = [finding for finding in validate_log(found.log) if "orphan" not in finding.problem]
+    frames = (found.rounds, found.exposures, found.outcomes, found.blocks, found.rosters)
+    findings = [finding for finding in findings_in(*frames) if "orphan" not in finding.problem]
     kinds = Counter((finding.table, finding.problem) for finding in findings)
     said = "; ".join(f"{table}: {problem} ({n})" for (table, problem), n in kinds.most_common())
     return Verdict(

@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from cmp.errors import ConflictingOutcomeError, PositivityError, ScopeError
+from cmp.errors import CmpError, ConflictingOutcomeError, PositivityError, ScopeError
 from cmp.foreign.problems import NAMED_AT_MOST, ForeignLogError, Places, Problems
 from cmp.protocols import EVERYTHING, Scope
 
@@ -37,12 +37,12 @@ _PER_ROUND: Final = {
 def check_scopes(scopes: pl.Series, problems: Problems) -> None:
     """Check the distinct scopes as :class:`cmp.Scope` does; ``*`` is the one single-tenant store."""
     for scope in scopes.drop_nulls().unique().sort():
-        if scope != EVERYTHING.key:
-            problems.note(f"scope {scope!r}", lambda scope=scope: _check_scope(scope))  # type: ignore[misc]
-
-
-def _check_scope(scope: str) -> None:
-    Scope.of(scope)
+        if scope == EVERYTHING.key:
+            continue
+        try:
+            Scope.of(scope)
+        except CmpError as error:
+            problems.add(f"scope {scope!r}: {error}", type(error))
 
 
 def check_rounds(table: pl.DataFrame, problems: Problems, places: Places) -> None:

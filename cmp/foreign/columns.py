@@ -10,11 +10,11 @@ import narwhals.stable.v2 as nw
 import numpy as np
 import polars as pl
 
-from cmp.errors import InvalidIdError
+from cmp.errors import CmpError, InvalidIdError
 from cmp.foreign.problems import ForeignLogError, Places, Problems
-from cmp.protocols import canonical_id
+from cmp.protocols import canonical_id, check_one_type
 
-__all__ = ["read_flags", "read_ids", "read_labels", "read_numbers"]
+__all__ = ["named_columns", "read_flags", "read_ids", "read_labels", "read_numbers"]
 
 
 def read_ids(series: nw.Series[Any], name: str, problems: Problems, places: Places) -> pl.Series:
@@ -115,18 +115,14 @@ def _by_value(
     values: list[Any] = []
     kinds: dict[str, bool] = {}
     for row, value in enumerate(series.to_list()):
-
-        def check(value: Any = value) -> None:
+        try:
             said = read(value)
-            text = isinstance(value, str)
-            if isinstance(said, str) and kinds.setdefault(said, text) is not text:
-                raise InvalidIdError(
-                    f"the int {said} and the string {said!r} would be one id; make ids all one type"
-                )
-            values.append(said)
-
-        if not problems.note(f"column {name!r}, {places.of(np.array([row]))}", check):
-            values.append(None)
+            if isinstance(said, str):
+                check_one_type(said, value, kinds)
+        except CmpError as error:
+            problems.add(f"column {name!r}, {places.of(np.array([row]))}: {error}", type(error))
+            said = None
+        values.append(said)
     return pl.Series(name, values)
 
 
@@ -146,3 +142,15 @@ def _number_of(value: Any) -> float | None:
     if isinstance(value, bool | int | float | np.number | np.bool_):
         return None if math.isnan(value) else float(value)
     raise ForeignLogError(f"{value!r} ({type(value).__name__}) is no number")
+
+
+def named_columns(*, k: int | str | None, **columns: str | None) -> dict[str, str]:
+    """Return the columns that are there by our names for them; ``k`` is one where it is no number.
+
+    Examples
+    --------
+    >>> named_columns(round_id="request", scope=None, k=2)
+    {'round_id': 'request'}
+    """
+    given = {name: column for name, column in columns.items() if column is not None}
+    return given | ({"k": k} if isinstance(k, str) else {})

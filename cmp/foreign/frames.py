@@ -8,7 +8,7 @@ import narwhals.stable.v2 as nw
 import polars as pl
 
 from cmp.foreign.building import build_log
-from cmp.foreign.columns import read_flags, read_ids, read_labels, read_numbers
+from cmp.foreign.columns import named_columns, read_flags, read_ids, read_labels, read_numbers
 from cmp.foreign.logs import ForeignLog
 from cmp.foreign.problems import ForeignLogError, Places, Problems
 from cmp.protocols import EVERYTHING, Scope, ScopeLike
@@ -122,12 +122,10 @@ def from_frame(
     [0.5, -0.5]
     """
     problems, places = Problems("this frame"), Places("frame")
-    columns = {"round_id": round, "memory_id": memory, "assigned": assigned, "propensity": propensity}
-    columns |= {"outcome": outcome}
-    for name, column in (("scope", scope), ("stratum", stratum), ("group", query), ("episode_id", episode)):
-        columns |= {name: column} if column is not None else {}
-    columns |= {"eligible": eligible} if eligible is not None else {}
-    columns |= {"k": k} if isinstance(k, str) else {}
+    columns = named_columns(
+        round_id=round, memory_id=memory, assigned=assigned, propensity=propensity, outcome=outcome,
+        scope=scope, stratum=stratum, group=query, episode_id=episode, eligible=eligible, k=k,
+    )  # fmt: skip
     table = _table(_eager(frame, list(columns.values()), "the frame"), columns, problems, places)
     listed = None
     if roster is not None:

@@ -12,13 +12,14 @@ import polars as pl
 
 from cmp.errors import CmpError
 from cmp.foreign.building import build_log
+from cmp.foreign.columns import named_columns
 from cmp.foreign.frames import SUMS_WITHIN, checked_k
 from cmp.foreign.lines import RowBuffer, json_objects
 from cmp.foreign.logs import ForeignLog
 from cmp.foreign.problems import ForeignLogError, Places, Problems, finite_number
 from cmp.log.gathering import GatheredLog
 from cmp.log.jsonl import read_jsonl as read_own_records
-from cmp.protocols import canonical_id
+from cmp.protocols import canonical_id, check_one_type
 
 __all__ = ["read_jsonl"]
 
@@ -51,7 +52,8 @@ def read_jsonl(
     Parameters
     ----------
     paths
-        Files, gzipped or not, read as streams. Several are one log.
+        Files, gzipped or not, read as streams. Several are one log. Those of a sink are read unpacked, as
+        it wrote them.
     round, memory, assigned, propensity, outcome, scope, stratum, query, episode, eligible, k, sums_within
         Names of the fields, and what they mean, as in :func:`cmp.from_frame`. A line is one row of a round and memory.
     memories
@@ -87,11 +89,11 @@ def read_jsonl(
         raise ForeignLogError("no file was named; give the paths to read")
     if _is_own(paths[0]):
         return read_own_records(*paths)
-    names = {"round_id": round, "memory_id": memory, "assigned": assigned, "propensity": propensity}
-    names |= {"outcome": outcome}
-    given = {"scope": scope, "stratum": stratum, "group": query, "episode_id": episode, "eligible": eligible}
-    names |= {name: field for name, field in given.items() if field is not None}
-    names |= {"k": k} if isinstance(k, str) else {}
+    names = named_columns(
+        round_id=round, memory_id=memory, assigned=assigned, propensity=propensity, outcome=outcome,
+        scope=scope, stratum=stratum, group=query, episode_id=episode, eligible=eligible, k=k,
+    )  # fmt: skip
+    kinds: dict[str, dict[str, bool]] = {name: {} for name in _IDS}
     schema = {
         name: pl.Boolean if name in _FLAGS else pl.Float64 if name in _NUMBERS else pl.String
         for name in names
@@ -101,7 +103,16 @@ def read_jsonl(
     problems, notes, starts = Problems(", ".join(named)), Counter[str](), []
     for path in named:
         starts.append((len(rows), path))
-        _read(path, names, memories, rows, problems, notes=notes, prefix=f"{path}, " * (len(named) > 1))
+        _read(
+            path,
+            names,
+            memories,
+            rows,
+            problems,
+            kinds=kinds,
+            notes=notes,
+            prefix=f"{path}, " * (len(named) > 1),
+        )
     problems.raise_any()
     table, lines = rows.frame()
     places = Places(problems.source, lines, "line", starts)
@@ -129,6 +140,7 @@ def _read(
     rows: RowBuffer,
     problems: Problems,
     *,
+    kinds: Mapping[str, dict[str, bool]],
     notes: Counter[str],
     prefix: str,
 ) -> None:
@@ -139,19 +151,28 @@ def _read(
             continue
         for part in parts:
             try:
-                rows.extend(
-                    line, 1, {name: _value(name, field, part, whole) for name, field in names.items()}
-                )
+                row = {name: _value(name, field, part, whole, kinds) for name, field in names.items()}
+                rows.extend(line, 1, row)
             except CmpError as error:
                 problems.add(f"{prefix}line {line}: {error}", type(error))
 
 
-def _value(name: str, field: str, part: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
+def _value(
+    name: str,
+    field: str,
+    part: Mapping[str, Any],
+    whole: Mapping[str, Any],
+    kinds: Mapping[str, dict[str, bool]],
+) -> Any:
     if field not in part and field not in whole and name not in ("outcome", "episode_id"):
         raise ForeignLogError(f"it has no {field!r}, and no other name was given for it")
     value = part.get(field, whole.get(field))
     if name in _IDS:
-        return None if value is None and name == "episode_id" else canonical_id(value, repr(field))
+        if value is None and name == "episode_id":
+            return None
+        text = canonical_id(value, repr(field))
+        check_one_type(text, value, kinds[name])
+        return text
     if name in _FLAGS:
         if value not in (0, 1) or not isinstance(value, int | float):
             raise ForeignLogError(f"{field!r} is {value!r}; give true or false")

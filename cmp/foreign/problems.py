@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -114,15 +114,6 @@ class Problems:
         self.found.append((kind, text))
         if len(self.found) >= self.limit:
             self.raise_any(stopped=True)
-
-    def note(self, where: str, check: Callable[[], None]) -> bool:
-        """Run a check that raises, note what it says, and return whether it passed."""
-        try:
-            check()
-        except CmpError as error:
-            self.add(f"{where}: {error}", type(error))
-            return False
-        return True
 
     def raise_any(self, *, stopped: bool = False) -> None:
         """Raise what was found, if anything.

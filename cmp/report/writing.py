@@ -101,6 +101,7 @@ def write_report(
     >>> "relative to the pool" in html, "<script" in html
     (True, False)
     """
+    labels = qrels if qrels is None or isinstance(qrels, Qrels) else read_qrels(qrels)
     step = advance or (lambda _: None)
     diagnosis = diagnose(log, metric)
     step(1)
@@ -118,9 +119,8 @@ def write_report(
     parts.append(_checks(diagnosis))
     parts += _cost(log, metric, level)
     step(1)
-    if qrels is not None:
-        labels = qrels if isinstance(qrels, Qrels) else read_qrels(qrels)
-        parts += _against_labels(log, found, labels, by)
+    if labels is not None:
+        parts += _against_labels(log, found, labels, by, level)
     step(1)
     target = Path(path)
     target.write_text(page(title, parts), "utf-8")
@@ -194,7 +194,7 @@ def _checks(diagnosis: Diagnosis) -> Html:
     )
     return section(
         "Can the log be trusted",
-        note(verdict, *diagnosis.summary().splitlines()[:2]),
+        note(verdict, *diagnosis.headline()),
         table(diagnosis.frame.select(columns)),
     )
 
@@ -215,13 +215,13 @@ def _cost(log: Log, metric: str, level: float) -> list[Html]:
     ]
 
 
-def _against_labels(log: Log, found: Utilities | None, labels: Qrels, by: str) -> list[Html]:
+def _against_labels(log: Log, found: Utilities | None, labels: Qrels, by: str, level: float) -> list[Html]:
     parts = []
     try:
         reached = support(log, qrels=labels)
         parts.append(section("Support", note(*reached.summary().splitlines()), table(reached.overview)))
         if found is not None and by == "query":
-            area = auc(found, labels)
+            area = auc(found, labels, level=level)
             names = ("auc", "std_error", "ci_low", "ci_high", "n_key", "n_other", "n_strata", "n_undefined")
             row = pl.DataFrame([{name: getattr(area, name) for name in names}])
             parts.append(section("AUC of key memories against others, within query", table(row)))

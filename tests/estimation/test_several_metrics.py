@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from cmp.estimation import q_values, utilities
+from cmp.estimation import differential_missingness, q_values, utilities
 from tests.estimation.logs import HandMadeLog, simulated
 
 
@@ -41,3 +41,9 @@ def test_no_metric_or_one_twice_is_refused(metric, said):
 def test_a_metric_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(ValueError, match="'nope'; it has 'cost', 'reward'"):
         utilities(of_two_metrics(), metric=["reward", "nope"])
+
+
+def test_what_is_said_of_missing_outcomes_says_of_which_metric():
+    found = differential_missingness(utilities(of_two_metrics(), metric=["reward", "cost"]))
+    assert found.columns[0] == "metric"
+    assert not found.select("metric", "scope", "memory_id").is_duplicated().any()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -357,3 +359,11 @@ def test_missing_outcomes_among_python_objects_are_missing():
     frame = small(rounds=4).to_pandas()
     frame["outcome"] = pd.Series([1.0] * 4 + [None] * 4 + [pd.NA] * 4 + [True] * 4, dtype=object)
     assert from_frame(frame).per_round["outcome"].to_list() == [1.0, None, None, 1.0]
+
+
+def test_lines_in_which_an_int_and_a_text_would_be_one_id_are_refused(tmp_path):
+    row = {"round_id": "r", "assigned": True, "propensity": 0.5, "outcome": 1}
+    lines = [row | {"memory_id": 1}, row | {"round_id": "s", "memory_id": "1"}]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    with pytest.raises(cmp.InvalidIdError, match="line 2: the int 1 and the string '1' would be one id"):
+        cmp.read_jsonl(tmp_path / "x.jsonl")

@@ -139,6 +139,21 @@ def test_labels_add_support_and_auc(tmp_path):
     assert "The labels do not fit this log" in read(memory, tmp_path, qrels=cmp.read_qrels(labels)).text
 
 
+def test_the_limits_of_an_auc_are_of_the_level_asked_for(tmp_path):
+    memory = serve(tmp_path)
+    labels = tmp_path / "labels.qrels"
+    labels.write_text("<u>q0</u> 0 m5 1\n<u>q1</u> 0 m4 1\n")
+    at = {level: read(memory, tmp_path, by="query", qrels=labels, level=level).text for level in (0.8, 0.99)}
+    of_auc = [text[text.index("AUC of key memories") :] for text in at.values()]
+    assert of_auc[0] != of_auc[1]
+
+
+def test_labels_that_cannot_be_read_are_refused_before_anything_is_done(tmp_path, monkeypatch):
+    monkeypatch.setattr("cmp.report.writing.diagnose", lambda *_: pytest.fail("it was at work already"))
+    with pytest.raises(cmp.DatasetError, match="typo.qrels"):
+        write_report(serve(tmp_path).log, tmp_path / "report.html", qrels=tmp_path / "typo.qrels")
+
+
 def test_held_out_rounds_add_what_exploring_cost(tmp_path):
     assert "What exploring cost" in read(serve(tmp_path, holdout=0.3), tmp_path).text
 
