@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -219,6 +220,14 @@ def ours(engine: str) -> Callable[[Path, str], Answer]:
     return run
 
 
+#: What a peer imports, before it is timed; how long that takes is told apart.
+IMPORTS: Mapping[str, Sequence[str]] = {
+    "ours": ("cmp.estimation.from_log", "narwhals.stable.v2", "scipy.special", "scipy.fft", "scipy.sparse"),
+    "DuckDB": ("duckdb", "pyarrow"),
+    "Spark": ("pyspark.sql", "pyarrow"),
+    "least squares": ("statsmodels.api",),
+}
+
 PEERS: Mapping[str, Callable[[Path, str], Answer]] = {
     "ours, polars": ours("polars"),
     "ours, DuckDB": ours("duckdb"),
@@ -235,14 +244,24 @@ _began = {"cpu": 0.0, "wall": 0.0}
 
 def _restart() -> None:
     """Count from here: what came before is not the peer's work."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    below = resource.getrusage(resource.RUSAGE_CHILDREN)
-    _began["cpu"] = used.ru_utime + used.ru_stime + below.ru_utime + below.ru_stime
+    _began["cpu"] = _used()
     _began["wall"] = time.perf_counter()
+
+
+def _used() -> float:
+    """Return the seconds of CPU that this process and those it waited for have taken."""
+    own, below = (resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime + below.ru_utime + below.ru_stime
 
 
 def main(name: str, log: str, by: str, out: str) -> None:
     """Run one peer and write its figures."""
+    _restart()
+    for part, modules in IMPORTS.items():
+        if part in name:
+            for module in modules:
+                import_module(module)
+    importing = _used() - _began["cpu"]
     _restart()
     answer, share = PEERS[name](Path(log), by)
     begun = dict(_began)
@@ -251,6 +270,7 @@ def main(name: str, log: str, by: str, out: str) -> None:
     figures = {
         "cpu_seconds": (_began["cpu"] - begun["cpu"]) / share,
         "wall_seconds": (_began["wall"] - begun["wall"]) / share,
+        "import_seconds": importing,
         "peak_mb": used.ru_maxrss / 1024,
         "share": share,
         "rows": answer.height,

@@ -125,7 +125,9 @@ def alone(name: str, log: Path, by: str) -> tuple[dict[str, Any], pl.DataFrame |
         command = [sys.executable, "-c", run, name, str(log.absolute()), by, str(out)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
-            nothing = dict.fromkeys(("cpu_seconds", "wall_seconds", "peak_mb", "share", "rows"))
+            nothing = dict.fromkeys(
+                ("cpu_seconds", "wall_seconds", "import_seconds", "peak_mb", "share", "rows")
+            )
             lines = done.stderr.strip().splitlines()
             return nothing | {"failed": lines[-1] if lines else f"ended with {done.returncode}"}, None
         answer = out.with_suffix(".parquet")

@@ -128,8 +128,7 @@ class UtilityStatistics:
                 f"{len(twice)} blocks have rounds in both ({min(twice)!r}): a block's rounds are compared with each "
                 "other, so they belong together; gather both logs into one, or export it in parts of whole blocks"
             )
-        keys = pl.concat([self.keys, other.keys]).unique().sort(self.keys.columns)
-        families = pl.concat([self.families, other.families]).unique().sort(self.families.columns)
+        keys, families = _both(self.keys, other.keys), _both(self.families, other.families)
         one, two = (part._moved(keys, families) for part in (self, other))
         outcomes = one.outcomes + two.outcomes
         family = _rows(keys.select(families.columns), families)
@@ -192,6 +191,8 @@ class UtilityStatistics:
         return Utilities(memories.with_columns(q), analysis, self.metric)
 
     def _moved(self, keys: pl.DataFrame, families: pl.DataFrame) -> UtilityStatistics:
+        if keys.equals(self.keys) and families.equals(self.families):
+            return self
         rows, places = _rows(self.keys, keys), _rows(self.families, families)
         shared, changed = np.zeros(keys.height, dtype=bool), np.zeros(keys.height, dtype=bool)
         shared[rows], changed[rows] = self.shared, self.content_changed
@@ -323,6 +324,11 @@ def _question(analysis: Analysis) -> dict[str, str]:
         "weights": analysis.weights,
         "reference": analysis.reference,
     }
+
+
+def _both(one: pl.DataFrame, two: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of both, in their order; the first's own where the second has the same."""
+    return one if one.equals(two) else pl.concat([one, two]).unique().sort(one.columns)
 
 
 def _rows(part: pl.DataFrame, whole: pl.DataFrame) -> IntArray:

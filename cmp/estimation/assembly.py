@@ -1,23 +1,27 @@
-"""From frames of sums to the arrays that a table of utilities is made of."""
+"""From sums to the arrays that a table of utilities is made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies
+from cmp.estimation.cells import BoolArray, Cells, Outcomes, Tallies
 from cmp.estimation.clusters import Clusters
 from cmp.estimation.consistency import check_certain
-from cmp.estimation.episodes import clusters_of_rounds
+from cmp.estimation.episodes import clusters_of_rounds, memories_with_shared_outcomes
+from cmp.estimation.log_cells import CellSums
+from cmp.estimation.log_codes import CodedLog
+from cmp.estimation.log_events import Events, Withholdings
 from cmp.estimation.log_rounds import rounds_by_row
 from cmp.estimation.outcome_sums import OutcomeSums, sum_outcomes
 from cmp.estimation.randomization import MemoryRounds
-from cmp.estimation.sums import FloatArray, IntArray, group_sums
+from cmp.estimation.sums import FloatArray, IntArray, distinct, group_sums
+from cmp.estimation.terms import Terms
 
-__all__ = ["Frames", "LogStatistics", "assemble"]
+__all__ = ["LogStatistics", "assemble"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,132 +59,177 @@ class LogStatistics:
         return self.outcome_sums.described().of(self.family)
 
 
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """What a log was summed up to; see :mod:`cmp.estimation.draws` for the sums."""
+def assemble(
+    coded: CodedLog,
+    events: Events,
+    withheld: Withholdings,
+    terms: Terms,
+    sums: CellSums,
+    contents: pl.DataFrame,
+) -> LogStatistics:
+    """Put a log's sums in the order of the table's rows.
 
-    key: list[str]
-    """Columns that name a memory."""
-    strata: list[str]
-    """Columns that name a stratum."""
-    sums: list[str]
-    """Columns that add up."""
-    rounds: pl.DataFrame
-    """Randomized rounds: the columns of their family and stratum, ``round_id``, ``episode_id``, ``y``."""
-    cells: pl.DataFrame
-    """One row a (stratum, memory)."""
-    events: pl.DataFrame
-    """``round_id, memory_id, drawn``: drawn in an eligible round, or (False) in no arm in this one."""
-    withheld: pl.DataFrame
-    """Rounds that kept or withheld a ranked memory by chance."""
-    kept: pl.DataFrame
-    """Their sums, one row a (stratum, memory, probability of being kept)."""
-    contents: pl.DataFrame
-    """Keys of memories with a noted content: ``content``, the least hash, and ``changed``, whether it is not alone."""
-    shared: pl.DataFrame
-    """Keys of memories with two rounds of one episode."""
-
-
-def assemble(frames: Frames) -> LogStatistics:
-    """Put a log's sums in the order of the table's rows."""
-    key, sums = frames.key, frames.sums
-    cells = frames.cells.sort(*key, *frames.strata)
-    keys = cells.select(key).unique(maintain_order=True)
-    rows = cells.select(key).join(keys.with_row_index("row"), on=key, how="left", maintain_order="left")
-    memory = _integers(rows["row"])
-    everyone, drawn, barred = (_columns(cells, sums, prefix) for prefix in ("", "drawn_", "barred_"))
-    one = _columns(cells, ["offset", "strata", "ranked_rounds"], "")
-    rest = {name: everyone[name] - drawn[name] - barred[name] for name in sums}
-    check_certain(cells, rest["rounds"] > 0)
-    pi = (cells["planned"] / cells["length"]).to_numpy()
+    Parameters
+    ----------
+    coded, events, withheld
+        The log.
+    terms, sums
+        What was summed, and to what.
+    contents
+        ``scope``, perhaps ``group``, ``memory_id``: ``content``, the least hash, and ``changed``, whether there are
+        others.
+    """
+    n_ids = max(len(coded.ids), 1)
+    owner = coded.family[sums.stratum] * n_ids + sums.memory
+    order = np.argsort(owner, kind="stable")
+    owner, sums = owner[order], sums.select(order)
+    is_new = np.append(True, owner[1:] != owner[:-1])[: len(owner)]
+    known, row = owner[is_new], np.cumsum(is_new) - 1
+    family = known // n_ids
+    keys = coded.families[family].hstack([coded.ids.gather(known % n_ids).alias("memory_id")])
+    rest = sums.whole - sums.drawn - sums.barred
+    pi = sums.planned / sums.length
     chance = (pi > 0.0) & (pi < 1.0)
-    eligible = everyone["rounds"] - barred["rounds"]
-    certain = [np.where(of, eligible, 0.0) for of in (~chance, pi >= 1.0)]
-    out_of_arms = (one["ranked_rounds"], barred["rounds"], *certain)
-    tallies = (group_sums(memory, values, len(keys)).astype(np.int64) for values in out_of_arms)
-    families = keys.select(key[:-1])
-    family = _integers(families.select(pl.struct(pl.all()).rle_id()).to_series())
-    codes = families.with_columns(family=pl.Series(family)).unique()
-    names = cells.select(frames.strata).filter(chance).unique().sort(frames.strata)
-    names = names.with_columns(stratum=pl.int_range(pl.len()))
-    drawn_cells = cells.select(*frames.strata, "memory_id").with_columns(row=pl.Series(memory)).filter(chance)
-    drawn_cells = drawn_cells.join(names, on=frames.strata, how="left", maintain_order="left")
-    rounds = frames.rounds.join(names, on=frames.strata, how="left").join(codes, on=key[:-1], how="left")
-    placed, withheld = _withholding(frames, keys)
-    noted = keys.join(frames.contents, on=key, how="left", maintain_order="left")
+    _refuse_undrawn(coded, sums, rest)
+    strata, stratum = distinct(sums.stratum[chance], len(coded.block))
+    dense = np.full(len(coded.block), -1)
+    dense[strata] = np.arange(len(strata))
+    cells = Cells.unweighted(
+        row, sums.offset, pi, terms.arm(sums.drawn), terms.arm(rest), strata=sums.strata, place=sums.nth
+    ).select(chance)
+    placed, withholding = _withholding(coded, withheld, terms, known)
+    listed = _Listed(coded, events, dense, row[chance], stratum, sums.memory[chance], placed)
+    shared = _shared(coded, events, known, has_withheld=len(withheld.round) > 0)
+    noted = keys.join(contents, on=keys.columns, how="left", maintain_order="left")
     return LogStatistics(
         keys=keys,
-        cells=Cells.unweighted(
-            memory,
-            one["offset"],
-            pi,
-            _arm(drawn),
-            _arm(rest),
-            strata=one["strata"],
-            place=_integers(cells["nth"]),
-        ).select(chance),
-        tallies=Tallies(*tallies),
-        outcome_sums=_sum_outcomes(rounds, frames.strata, family),
+        cells=cells,
+        tallies=_tallies(sums, chance, pi, row, len(keys)),
+        outcome_sums=_outcome_sums(coded),
         family=family,
-        clusters=clusters_of_rounds(
-            rounds, drawn_cells, frames.events, withheld, _is_in(keys, frames.shared, key), family
-        ),
+        clusters=clusters_of_rounds(*listed.frames(), shared, family) if shared.any() else None,
         content=noted["content"],
         content_changed=noted["changed"].fill_null(False).to_numpy(),
-        stratum=_integers(drawn_cells["stratum"]),
-        rounds_of_stratum=np.bincount(_integers(rounds["stratum"].drop_nulls()), minlength=names.height),
-        n_roster=cells["size"].cast(pl.Float64).to_numpy()[chance],
-        rounds_of=rounds_by_row(rounds, drawn_cells, frames.events, withheld),
-        withholding=_withholding_cells(placed, sums),
+        stratum=stratum,
+        rounds_of_stratum=np.bincount(coded.stratum, minlength=len(dense))[strata],
+        n_roster=sums.n_roster[chance].astype(np.float64),
+        rounds_of=rounds_by_row(listed.frames),
+        withholding=withholding,
     )
 
 
-def _withholding(frames: Frames, keys: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the sums of kept and withheld rounds in the order of their cells, and those rounds with their cell."""
-    placed = frames.kept.join(keys.with_row_index("row"), on=frames.key, how="inner")
-    placed = placed.sort("row", *frames.strata, "kept").with_row_index("place")
-    on = [*frames.strata, "memory_id", "kept"]
-    return placed, frames.withheld.join(placed.select("row", "place", *on), on=on)
+def _refuse_undrawn(coded: CodedLog, sums: CellSums, rest: FloatArray) -> None:
+    torn = (sums.planned >= sums.length) & (rest[0] + rest[1] > 0)
+    if torn.any():
+        blocks = coded.strata["block_id"].gather(sums.stratum[torn])
+        check_certain(pl.DataFrame({"memory_id": coded.ids.gather(sums.memory[torn]), "block_id": blocks}))
 
 
-def _withholding_cells(placed: pl.DataFrame, sums: Sequence[str]) -> Cells:
-    """Return cells whose exposed arm is the rounds that kept a ranked memory, and whose control arm withheld it."""
-    return Cells.unweighted(
-        _integers(placed["row"]),
-        _columns(placed, ["offset"], "")["offset"],
-        placed["kept"].to_numpy(),
-        _arm(_columns(placed, sums, "drawn_")),
-        _arm(_columns(placed, sums, "rest_")),
-        place=_integers(placed["nth"]),
+def _tallies(sums: CellSums, chance: BoolArray, pi: FloatArray, row: IntArray, n: int) -> Tallies:
+    barred = sums.barred[0] + sums.barred[1]
+    eligible = sums.whole[0] + sums.whole[1] - barred
+    certain = [np.where(of, eligible, 0.0) for of in (~chance, pi >= 1.0)]
+    return Tallies(*(group_sums(row, v, n).astype(np.int64) for v in (sums.ranked, barred, *certain)))
+
+
+def _outcome_sums(coded: CodedLog) -> OutcomeSums:
+    """Sum up the outcomes of each family."""
+    family = coded.family[coded.stratum]
+    use = ~np.isnan(coded.y) & (family >= 0)
+    stratum = distinct(coded.stratum[use], len(coded.block))[1]
+    return sum_outcomes(coded.y[use], stratum, family[use], coded.families.height)
+
+
+def _withholding(
+    coded: CodedLog, withheld: Withholdings, terms: Terms, known: IntArray
+) -> tuple[pl.DataFrame, Cells]:
+    """Return rounds that kept or withheld a memory with their cell, and the cells: the exposed arm kept it.
+
+    Cells are one a memory (of ``known``), stratum and probability of being kept, in this order.
+    """
+    stratum = coded.stratum[withheld.round]
+    owner = coded.family[stratum] * max(len(coded.ids), 1) + withheld.memory
+    row = np.searchsorted(known, owner)
+    use = np.isin(owner, known)
+    frame = pl.DataFrame({"row": row, "stratum": stratum, "kept": withheld.kept}).filter(use)
+    rounds, away = withheld.round[use], withheld.away[use]
+    cells = frame.unique().sort(pl.all())
+    place = frame.join(cells.with_row_index("place"), on=frame.columns, how="left", maintain_order="left")
+    cell = place["place"].cast(pl.Int64).to_numpy()
+    kept, gone = (terms.arm(terms.sums(cell[arm], rounds[arm], cells.height)) for arm in (~away, away))
+    of = cells["stratum"].to_numpy()
+    listed = pl.DataFrame({"round_id": rounds, "row": row[use], "place": cell, "away": away})
+    return listed, Cells.unweighted(
+        cells["row"].to_numpy(),
+        terms.offset[of],
+        cells["kept"].to_numpy(),
+        kept,
+        gone,
+        place=coded.nth[of],
     )
 
 
-def _integers(series: pl.Series) -> IntArray:
-    return series.cast(pl.Int64).to_numpy()
+def _shared(coded: CodedLog, events: Events, known: IntArray, *, has_withheld: bool) -> BoolArray:
+    """Return which memories have two eligible rounds of one episode."""
+    if coded.rounds["episode_id"].null_count() == coded.rounds.height:
+        return np.zeros(len(known), dtype=bool)
+    rounds = _rounds(coded, coded.stratum).filter(pl.col("family") >= 0)
+    members = pl.DataFrame(
+        {
+            "block_id": coded.block_of_member,
+            "memory_id": coded.memory,
+            "planned": coded.planned,
+            "removed_row": pl.Series(coded.removed).replace(np.inf, None),
+        }
+    )
+    lengths = pl.DataFrame({"block_id": coded.block, "length": coded.length}).group_by("block_id").max()
+    # kept and withheld rounds are barred from the draw's contrast, and are one of their own
+    barred = ~events.drawn & ~events.gone & (not has_withheld)
+    out = pl.DataFrame({"round_id": events.round[barred], "memory_id": coded.memory[events.member[barred]]})
+    found = memories_with_shared_outcomes(
+        rounds, members.join(lengths, on="block_id"), out, ["family", "memory_id"]
+    )
+    owner = found["family"].to_numpy() * max(len(coded.ids), 1) + found["memory_id"].to_numpy()
+    return np.isin(known, owner)
 
 
-def _sum_outcomes(rounds: pl.DataFrame, strata: list[str], family: IntArray) -> OutcomeSums:
-    """Sum up the outcomes of each family; ``family`` has an entry a memory."""
-    known = rounds.filter(pl.col("y").is_not_null() & pl.col("family").is_not_null())
-    stratum = known.select(pl.struct(strata).rank("dense").cast(pl.Int64) - 1).to_series()
-    return sum_outcomes(
-        known["y"].to_numpy(), stratum.to_numpy(), known["family"].to_numpy(), int(family.max(initial=-1)) + 1
+def _rounds(coded: CodedLog, stratum: IntArray) -> pl.DataFrame:
+    """Return rounds as codes, with their outcomes."""
+    return pl.DataFrame(
+        {
+            "round_id": np.arange(len(coded.y)),
+            "block_id": coded.block[coded.stratum],
+            "block_row": coded.block_row,
+            "family": coded.family[coded.stratum],
+            "stratum": pl.Series(stratum).replace(-1, None),
+            "episode_id": coded.rounds["episode_id"],
+            "y": coded.rounds["y"],
+        }
     )
 
 
-def _columns(cells: pl.DataFrame, names: Sequence[str], prefix: str) -> dict[str, FloatArray]:
-    return {name: cells[prefix + name].fill_null(0.0).cast(pl.Float64).to_numpy() for name in names}
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What says which rounds a cell is made of, as frames once somebody asks."""
 
+    coded: CodedLog
+    events: Events
+    dense: IntArray
+    row: IntArray
+    stratum: IntArray
+    memory: IntArray
+    placed: pl.DataFrame
 
-def _arm(sums: dict[str, FloatArray]) -> Arm:
-    total, squares = (
-        np.sum([values for name, values in sums.items() if name.rsplit("_", 1)[0] == of], axis=0)
-        for of in ("d", "d2")
-    )
-    return Arm.unweighted(sums["known"], sums["rounds"] - sums["known"], total, squares)
-
-
-def _is_in(frame: pl.DataFrame, members: pl.DataFrame, on: list[str]) -> BoolArray:
-    marked = members.with_columns(pl.lit(True).alias("found"))
-    found = frame.join(marked, on=on, how="left", maintain_order="left")["found"]
-    return found.fill_null(False).to_numpy()
+    def frames(self) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+        """Return rounds, cells, events and rounds of withholding: see :func:`clusters_of_rounds`."""
+        rounds = _rounds(self.coded, self.dense[self.coded.stratum])
+        rounds = rounds.with_columns(family=pl.col("family").replace(-1, None))
+        cells = pl.DataFrame({"row": self.row, "stratum": self.stratum, "memory_id": self.memory})
+        events = pl.DataFrame(
+            {
+                "round_id": self.events.round,
+                "memory_id": self.coded.memory[self.events.member],
+                "drawn": self.events.drawn,
+            }
+        )
+        return rounds, cells, events, self.placed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -29,28 +29,26 @@ class _Listed(NamedTuple):
     """Shape (C,), their strata."""
 
 
-def rounds_by_row(
-    rounds: pl.DataFrame, cells: pl.DataFrame, events: pl.DataFrame, withheld: pl.DataFrame
-) -> Callable[[int], MemoryRounds]:
+#: Rounds, cells, events and rounds of withholding.
+_Frames: TypeAlias = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]
+
+
+def rounds_by_row(frames: Callable[[], _Frames]) -> Callable[[int], MemoryRounds]:
     """Return a function of a table's row that lists its eligible rounds with an outcome, and is idle until called.
 
     Parameters
     ----------
-    rounds
-        Randomized rounds: ``round_id``, ``stratum`` (a code; null for a stratum without cells), ``y``.
-    cells
-        ``row``, ``stratum``, ``memory_id`` of each cell of draws.
-    events
-        ``round_id``, ``memory_id``, ``drawn``: eligible rounds that drew a memory, and (False) rounds in which one
-        was in no arm.
-    withheld
-        ``round_id``, ``row``, ``place`` (a code of the cell, from 0), ``away``: rounds that kept or withheld a memory.
+    frames
+        Returns four frames. Randomized rounds: ``round_id``, ``stratum`` (a code; null for a stratum without cells),
+        ``y``. Cells of draws: ``row``, ``stratum``, ``memory_id``. Events: ``round_id``, ``memory_id``, ``drawn``:
+        eligible rounds that drew a memory, and (False) rounds in which one was in no arm. Rounds that kept or withheld
+        a memory: ``round_id``, ``row``, ``place`` (a code of the cell, from 0), ``away``.
     """
     found: list[tuple[_Listed, pl.DataFrame, int]] = []
 
     def rounds_of(row: int) -> MemoryRounds:
         if not found:
-            found.append(_listed(rounds, cells, events, withheld))
+            found.append(_listed(*frames()))
         listed, ranked, n_strata = found[0]
         strata = listed.strata[slice(*np.searchsorted(listed.row_of_cell, [row, row + 1]))]
         spans = [np.arange(listed.first[s], listed.first[s + 1]) for s in strata]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cmp.estimation.exact_tests import p_values_of_margins
-from cmp.estimation.sums import FloatArray, IntArray, group_sums
+from cmp.estimation.sums import FloatArray, IntArray, group_sums, row_codes
 
 __all__ = ["Margins", "count_margins"]
 
@@ -47,8 +47,7 @@ class Margins:
 
     def p_values(self) -> FloatArray:
         """Return the exact conditional p-values, shape (M,): see :func:`conditional_p_values`."""
-        memory, n, n1, successes = np.repeat(self._strata, self.count, axis=0).T
-        return p_values_of_margins(memory, n, n1, successes, self.exposed_successes)
+        return p_values_of_margins(self.memory, self._strata[:, 1:], self.count, self.exposed_successes)
 
 
 def count_margins(
@@ -81,7 +80,7 @@ def count_margins(
 
 def _counted(strata: IntArray, count: IntArray, sums: IntArray) -> Margins:
     """Put strata that are alike together; columns are memory, rounds, exposed rounds and successes."""
-    order = np.lexsort(strata.T[::-1])
+    order = np.argsort(row_codes(strata), kind="stable")
     rows = strata[order]
     is_new = np.ones(len(rows), dtype=bool)
     is_new[1:] = (np.diff(rows, axis=0) != 0).any(axis=1)

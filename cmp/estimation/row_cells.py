@@ -11,18 +11,14 @@ from cmp.estimation.cells import Arm, BoolArray, Cells, Tallies
 from cmp.estimation.sums import (
     FloatArray,
     IntArray,
-    group_least,
+    distinct,
     group_sums,
-    limb_sums,
     matches,
-    split_into_limbs,
-    unit_of,
+    split_by_scope,
 )
+from cmp.estimation.terms import Terms, least_outcomes
 
 __all__ = ["CodedRoster", "CodedRows", "RowStatistics", "statistics_of_roster", "statistics_of_rows"]
-
-#: Codes per row above which sorting rows is cheaper than a table of all codes.
-_SPARSE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +93,14 @@ def statistics_of_rows(coded: CodedRows) -> RowStatistics:
     """Sum rows up where they list every memory that might have been drawn."""
     pi = coded.propensity
     use = coded.eligible & (pi > 0.0) & (pi < 1.0)
-    cell, place = _distinct(coded.cell_of(use), len(coded.family) * coded.n_memories)
+    cell, place = distinct(coded.cell_of(use), len(coded.family) * coded.n_memories)
     least, most = np.full(len(cell), np.inf), np.full(len(cell), -np.inf)
     np.minimum.at(least, place, pi[use])
     np.maximum.at(most, place, pi[use])
     constant = not (most > least).any()
     arms = _counted if constant else _weighted
     cells = arms(coded, use, place, cell, least)
-    keys, row = _distinct(coded.key, (int(coded.family.max(initial=0)) + 1) * coded.n_memories)
+    keys, row = distinct(coded.key, (int(coded.family.max(initial=0)) + 1) * coded.n_memories)
     certain = coded.eligible & ~use
     tallies = [
         np.bincount(row, weights=rows, minlength=len(keys)).astype(np.int64)
@@ -122,22 +118,17 @@ def statistics_of_roster(coded: CodedRows, roster: CodedRoster) -> RowStatistics
     member = order[place]
     cell, sorted_by = np.unique(strata * n + roster.memory[member], return_index=True)
     pi = roster.propensity[member][sorted_by]
-    limbs = _limbs(coded)
-    rounds = np.arange(len(coded.y))
+    terms = Terms.of(coded.y, coded.stratum, coded.scope)
     own_cell = coded.cell_of(np.ones_like(coded.eligible))
     arms = (coded.eligible & coded.assigned, ~coded.eligible & np.isin(own_cell, cell))
     groups = [np.searchsorted(cell, own_cell[rows]) for rows in arms]
     chosen = [coded.round[rows] for rows in arms]
-    drawn, rest = [], []
-    for limb in limbs:
-        whole = limb_sums(coded.stratum, limb, rounds, n_strata)[:, cell // n]
-        one, away = (limb_sums(g, limb, r, len(cell)) for g, r in zip(groups, chosen, strict=True))
-        drawn.append(one)
-        rest.append(whole - one - away)
-    exposed, control = (Arm.unweighted(*(limb.sum(axis=0) for limb in arm)) for arm in (drawn, rest))
+    whole = terms.sums(coded.stratum, np.arange(len(coded.y)), n_strata)[:, cell // n]
+    drawn, away = (terms.sums(g, r, len(cell)) for g, r in zip(groups, chosen, strict=True))
+    exposed, control = terms.arm(drawn), terms.arm(whole - drawn - away)
     chance = (pi > 0.0) & (pi < 1.0)
     cells = Cells.unweighted(
-        np.arange(len(cell)), _offset(coded)[cell // n], pi, exposed, control, place=cell // n
+        np.arange(len(cell)), terms.offset[cell // n], pi, exposed, control, place=cell // n
     ).select(chance)
     keys, row = np.unique(coded.key_of(cell // n, cell % n), return_inverse=True)
     everyone = exposed.n + exposed.missing + control.n + control.missing
@@ -149,16 +140,6 @@ def statistics_of_roster(coded: CodedRows, roster: CodedRoster) -> RowStatistics
     shared = _shared_of_roster(coded, cell[chance], keys, groups[1], chosen[1], np.flatnonzero(chance))
     use = coded.eligible & np.isin(own_cell, cell[chance])
     return _found(coded, keys, cell[chance], cells, tallies=tallies, shared=shared, use=use, implied=True)
-
-
-def _distinct(codes: IntArray, n_codes: int) -> tuple[IntArray, IntArray]:
-    """Return the codes that occur, sorted, and the place of each; without sorting where most codes occur."""
-    if n_codes > _SPARSE * len(codes):
-        found, place = np.unique(codes, return_inverse=True)
-        return found, place
-    occurs = np.zeros(n_codes, dtype=bool)
-    occurs[codes] = True
-    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[codes]
 
 
 def _found(
@@ -179,55 +160,26 @@ def _found(
     return RowStatistics(keys, placed, cell, tallied, shared, use, implied)
 
 
-def _offset(coded: CodedRows) -> FloatArray:
-    """Return each stratum's least outcome; 0 without one."""
-    known = ~np.isnan(coded.y)
-    return group_least(coded.stratum[known], coded.y[known], len(coded.family))
-
-
-def _centred(coded: CodedRows) -> FloatArray:
-    """Return outcomes less their stratum's least; 0 where missing."""
-    return np.nan_to_num(coded.y - _offset(coded)[coded.stratum], nan=0.0)
-
-
-def _split(values: FloatArray, scope: IntArray, n_terms: int) -> list[FloatArray]:
-    """Split into limbs that are fractions of each scope's largest value: what one holds never rounds another's."""
-    top = np.zeros(int(scope.max(initial=-1)) + 1)
-    np.maximum.at(top, scope, np.abs(values))
-    unit = unit_of(top)[scope]
-    return [limb * unit for limb in split_into_limbs(values / unit, n_terms)]
-
-
-def _limbs(coded: CodedRows) -> list[list[FloatArray]]:
-    """Return limbs of what is summed over rounds: known, missing, d and d squared."""
-    known, d = ~np.isnan(coded.y), _centred(coded)
-    scope, n = coded.scope[coded.stratum], len(coded.y)
-    return [_split(column.astype(np.float64), scope, n) for column in (known, ~known, d, d**2)]
-
-
 def _counted(coded: CodedRows, use: BoolArray, place: IntArray, cell: IntArray, pi: FloatArray) -> Cells:
-    limbs, rounds, drawn = _limbs(coded), coded.round[use], coded.assigned[use]
-    exposed, control = (
-        Arm.unweighted(*(limb_sums(place[z], limb, rounds[z], len(cell)).sum(axis=0) for limb in limbs))
-        for z in (drawn, ~drawn)
-    )
-    stratum = cell // coded.n_memories
-    return Cells.unweighted(
-        np.arange(len(cell)), _offset(coded)[stratum], pi, exposed, control, place=stratum
-    )
+    terms = Terms.of(coded.y, coded.stratum, coded.scope)
+    rounds, drawn, stratum = coded.round[use], coded.assigned[use], cell // coded.n_memories
+    exposed, control = (terms.arm(terms.sums(place[z], rounds[z], len(cell))) for z in (drawn, ~drawn))
+    return Cells.unweighted(np.arange(len(cell)), terms.offset[stratum], pi, exposed, control, place=stratum)
 
 
 def _weighted(coded: CodedRows, use: BoolArray, place: IntArray, cell: IntArray, _: FloatArray) -> Cells:
     """The same with weights 1/pi and 1/(1 - pi), which differ from round to round."""
     rounds, drawn, pi = coded.round[use], coded.assigned[use], coded.propensity[use]
-    y, d, scope = coded.y[rounds], _centred(coded)[rounds], coded.scope[coded.stratum[rounds]]
-    known = ~np.isnan(y)
+    y, stratum_of_row = coded.y[rounds], coded.stratum[rounds]
+    known, scope = ~np.isnan(y), coded.scope[stratum_of_row]
+    offset = least_outcomes(coded.y, coded.stratum, len(coded.family))
+    d = np.nan_to_num(y - offset[stratum_of_row], nan=0.0)
     weight = 1.0 / np.where(drawn, pi, 1.0 - pi)
 
     def add(rows: BoolArray, values: npt.NDArray[np.float64] | float) -> FloatArray:
         terms = np.where(rows, values, 0.0)
         return sum(
-            (group_sums(place, limb, len(cell)) for limb in _split(terms, scope, len(coded.y))),
+            (group_sums(place, limb, len(cell)) for limb in split_by_scope(terms, scope, len(coded.y))),
             np.zeros(len(cell)),
         )
 
@@ -238,9 +190,7 @@ def _weighted(coded: CodedRows, use: BoolArray, place: IntArray, cell: IntArray,
         arms.append(Arm(add(seen, 1.0), add(z & ~known, 1.0), *(add(seen, values) for values in weighted)))
     stratum = cell // coded.n_memories
     nowhere = np.full(len(cell), np.nan)
-    plain = Cells.unweighted(
-        np.arange(len(cell)), _offset(coded)[stratum], nowhere, arms[0], arms[1], place=stratum
-    )
+    plain = Cells.unweighted(np.arange(len(cell)), offset[stratum], nowhere, arms[0], arms[1], place=stratum)
     return replace(
         plain,
         weighted=True,

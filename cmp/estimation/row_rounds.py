@@ -63,14 +63,7 @@ def _frames(
 
 def memory_rounds(coded: CodedRows, found: RowStatistics) -> Callable[[int], MemoryRounds]:
     """Return a function of a row of the table that lists its eligible rounds with an outcome."""
-    listed: list[Callable[[int], MemoryRounds]] = []
-
-    def rounds_of(row: int) -> MemoryRounds:
-        if not listed:
-            listed.append(rounds_by_row(*_frames(coded, found)))
-        return listed[0](row)
-
-    return rounds_of
+    return rounds_by_row(lambda: _frames(coded, found))
 
 
 def _rounds_of_cells(coded: CodedRows, cell: IntArray) -> tuple[IntArray, IntArray]:

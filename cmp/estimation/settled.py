@@ -83,20 +83,28 @@ def last_outcomes(log: LogFrames, metric: str, window: timedelta | None = None) 
         every = nw.from_native(_within(log, window))
     outcomes = collected(every.filter(nw.col("metric") == metric).select("round_id", "value", "revision"))
     if outcomes["round_id"].n_unique() < len(outcomes):
-        last = outcomes.group_by("round_id").agg(nw.col("revision").max())
-        outcomes = outcomes.join(last, on=["round_id", "revision"], how="inner")
-    frame = outcomes.group_by("round_id").agg(
-        nw.col("value").min().alias("y"), nw.col("value").max().alias("also")
+        outcomes = _last_revisions(outcomes)
+    frame = outcomes.select("round_id", nw.col("value").cast(nw.Float64).alias("y"))
+    if not frame["y"].is_finite().all():
+        raise ValueError("an outcome is NaN or infinite; a missing outcome has no row")
+    return frame
+
+
+def _last_revisions(outcomes: nw.DataFrame[Any]) -> nw.DataFrame[Any]:
+    """Return one row a round: the last revision, which has one value."""
+    last = outcomes.group_by("round_id").agg(nw.col("revision").max())
+    frame = (
+        outcomes.join(last, on=["round_id", "revision"], how="inner")
+        .group_by("round_id")
+        .agg(nw.col("value").min(), nw.col("value").max().alias("also"))
     )
-    torn = frame.filter(nw.col("y") != nw.col("also"))
+    torn = frame.filter(nw.col("value") != nw.col("also"))
     if len(torn):
         raise ConflictingOutcomeError(
             f"{len(torn)} rounds have two outcomes of one revision ({torn['round_id'][0]!r}: "
-            f"{torn['y'][0]} and {torn['also'][0]}); record the right one with correct=True"
+            f"{torn['value'][0]} and {torn['also'][0]}); record the right one with correct=True"
         )
-    if not frame["y"].cast(nw.Float64).is_finite().all():
-        raise ValueError("an outcome is NaN or infinite; a missing outcome has no row")
-    return frame.select("round_id", nw.col("y").cast(nw.Float64))
+    return frame
 
 
 def collected(frame: nw.LazyFrame[Any]) -> nw.DataFrame[Any]:

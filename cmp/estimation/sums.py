@@ -15,12 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "distinct",
     "group_least",
     "group_sums",
     "limb_quanta",
     "limb_sums",
     "matches",
     "order_free_sums",
+    "row_codes",
+    "split_by_scope",
     "split_into_limbs",
     "unit_of",
 ]
@@ -33,6 +36,12 @@ _KEPT_BITS = 80
 _SMALLEST_EXPONENT = -1000
 #: Least exponent of a unit: below it limbs would be subnormal.
 _LEAST_UNIT_EXPONENT = -900
+
+#: Codes per row above which sorting rows is cheaper than a table of all codes.
+_SPARSE = 8
+
+#: Combinations that one code tells apart.
+_MOST_CODES = 2.0**62
 
 
 def limb_quanta(largest: float, n_terms: int) -> list[float]:
@@ -80,6 +89,21 @@ def split_into_limbs(values: FloatArray, n_terms: int) -> list[FloatArray]:
     return limbs
 
 
+def split_by_scope(values: FloatArray, scope: IntArray, n_terms: int) -> list[FloatArray]:
+    """Split into limbs that are fractions of each scope's largest value: what one holds never rounds another's.
+
+    Examples
+    --------
+    >>> tiny_beside_huge = split_by_scope(np.array([0.1, 1e300]), np.array([0, 1]), 2)
+    >>> bool(sum(tiny_beside_huge)[0] == 0.1)
+    True
+    """
+    top = np.zeros(int(scope.max(initial=-1)) + 1)
+    np.maximum.at(top, scope, np.abs(values))
+    unit = unit_of(top)[scope]
+    return [limb * unit for limb in split_into_limbs(values / unit, n_terms)]
+
+
 def limb_sums(groups: IntArray, limbs: list[FloatArray], rows: IntArray, n_groups: int) -> FloatArray:
     """Sum limbs within groups, exactly.
 
@@ -107,6 +131,36 @@ def limb_sums(groups: IntArray, limbs: list[FloatArray], rows: IntArray, n_group
     True
     """
     return np.stack([group_sums(groups, limb[rows], n_groups) for limb in limbs])
+
+
+def distinct(codes: IntArray, n_codes: int) -> tuple[IntArray, IntArray]:
+    """Return the codes that occur, sorted, and the place of each; without sorting where most codes occur.
+
+    Examples
+    --------
+    >>> distinct(np.array([7, 2, 7]), 9)
+    (array([2, 7]), array([1, 0, 1]))
+    """
+    if n_codes > _SPARSE * len(codes):
+        found, place = np.unique(codes, return_inverse=True)
+        return found, place
+    occurs = np.zeros(n_codes, dtype=bool)
+    occurs[codes] = True
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[codes]
+
+
+def row_codes(rows: IntArray) -> IntArray:
+    """Return a code of each row (shape (D, C), none negative), in the order of the rows: one sorts faster than C.
+
+    Examples
+    --------
+    >>> row_codes(np.array([[1, 0], [0, 3], [1, 0]])).tolist()
+    [4, 3, 4]
+    """
+    span = rows.max(axis=0, initial=0) + 1
+    if np.prod(span.astype(np.float64)) < _MOST_CODES:
+        return np.asarray(np.ravel_multi_index(tuple(rows.T), tuple(span)))
+    return np.unique(rows, axis=0, return_inverse=True)[1].ravel()
 
 
 def group_least(groups: IntArray, values: FloatArray, n_groups: int) -> FloatArray:

@@ -11,7 +11,8 @@ from statsmodels.stats.contingency_tables import StratifiedTable
 from statsmodels.stats.multitest import multipletests
 
 from cmp.estimation import exact_tests, q_values
-from cmp.estimation.exact_tests import conditional_p_values
+from cmp.estimation.exact_tests import conditional_p_values, p_values_of_margins
+from cmp.estimation.sums import row_codes
 
 #: Hypergeometric probabilities by logarithms of gamma functions, at margins below 100.
 LOG_GAMMA = 1e-9
@@ -89,3 +90,65 @@ def test_undefined_p_values_are_no_hypotheses():
         q_values([1.5])
     with pytest.raises(ValueError, match="use 'bh'"):
         q_values([0.5], "none")
+
+
+#: A transform is right to 1e-16 of the whole; a p-value that it decides is above 1e-4.
+OF_A_TRANSFORM = 1e-10
+
+
+def long_sums(seed: int, n_memories: int = 40, n_strata: int = 150):
+    """Strata of several sizes, and sums of their exposed successes: likely ones, and far out in both tails."""
+    rng = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(n_memories), n_strata)
+    n = rng.integers(2, 40, len(owner))
+    n1 = np.minimum(rng.integers(1, 4, len(owner)), n - 1)
+    k = rng.binomial(n, rng.choice([0.02, 0.3, 0.5, 1.0], len(owner)))
+    margins = np.stack([n, n1, k], axis=1)
+    low, high = (np.bincount(owner, v).astype(int) for v in (np.maximum(0, n1 + k - n), np.minimum(n1, k)))
+    drawn = np.bincount(owner, rng.hypergeometric(k, n - k, n1)).astype(int)
+    return owner, margins, np.clip(drawn + rng.choice([0, 0, 30, -30, 300], n_memories), low, high)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_long_sums_have_the_p_values_of_sums_taken_term_by_term(seed, monkeypatch):
+    owner, margins, observed = long_sums(seed)
+    one = np.ones(len(owner), dtype=int)
+    fast = p_values_of_margins(owner, margins, one, observed)
+    monkeypatch.setattr("cmp.estimation.exact_tests._SHORT", 10**6)
+    slow = p_values_of_margins(owner, margins, one, observed)
+    assert (slow < 1e-9).any()
+    assert (slow > 0.1).any()
+    np.testing.assert_allclose(fast, slow, rtol=OF_A_TRANSFORM)
+
+
+def test_the_p_value_of_a_memory_does_not_depend_on_the_others(monkeypatch):
+    owner, margins, observed = long_sums(0)
+    one = np.ones(len(owner), dtype=int)
+    together = p_values_of_margins(owner, margins, one, observed)
+    alone = [
+        p_values_of_margins(
+            owner[owner == row] * 0, margins[owner == row], one[owner == row], observed[[row]]
+        )[0]
+        for row in range(len(observed))
+    ]
+    monkeypatch.setattr("cmp.estimation.convolution._AT_ONCE", 1)
+    in_turn = p_values_of_margins(owner, margins, one, observed)
+    np.testing.assert_allclose(together, alone, rtol=OF_A_TRANSFORM)
+    np.testing.assert_allclose(together, in_turn, rtol=OF_A_TRANSFORM)
+
+
+def test_strata_that_are_alike_may_be_counted():
+    owner, margins, observed = long_sums(1)
+    again = np.concatenate([owner] * 3), np.concatenate([margins] * 3)
+    listed = p_values_of_margins(*again, np.ones(3 * len(owner), dtype=int), observed * 3)
+    counted = p_values_of_margins(owner, margins, np.full(len(owner), 3), observed * 3)
+    np.testing.assert_allclose(counted, listed, rtol=OF_A_TRANSFORM)
+
+
+@pytest.mark.parametrize("span", [3, 2**40])
+def test_codes_of_rows_are_in_their_order_however_large_they_are(span):
+    rows = np.random.default_rng(0).integers(0, 3, (50, 3)) * (span // 3 + 1)
+    codes = row_codes(rows)
+    order = np.argsort(codes, kind="stable")
+    assert order.tolist() == np.lexsort(rows.T[::-1]).tolist()
+    assert len(np.unique(codes)) == len(np.unique(rows, axis=0))

@@ -269,7 +269,7 @@ def test_building_cells_in_portions_changes_nothing(by, monkeypatch):
     for i, entry in enumerate(world.log.rows["rounds"]):
         entry["group"] = f"q{i % 4}"
     whole = utilities(world.log, by=by).frame
-    monkeypatch.setattr("cmp.estimation.statistics._PORTION", 1)
+    monkeypatch.setattr("cmp.estimation.log_cells._PORTION", 1)
     assert utilities(world.log, by=by).frame.equals(whole)
 
 

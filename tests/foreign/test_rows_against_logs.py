@@ -253,5 +253,5 @@ def test_days_and_flags_are_strata_as_labels_are():
 def test_cells_found_by_sorting_are_those_found_by_a_table(monkeypatch):
     log = log_of(rows_of(simulated(5)))
     expected = utilities_of_rows(log).frame
-    monkeypatch.setattr("cmp.estimation.row_cells._SPARSE", 0)
+    monkeypatch.setattr("cmp.estimation.sums._SPARSE", 0)
     assert_frame_equal(utilities_of_rows(log).frame, expected, check_exact=True)

@@ -150,7 +150,7 @@ def test_the_limits_of_an_auc_are_of_the_level_asked_for(tmp_path):
 
 def test_labels_that_cannot_be_read_are_refused_before_anything_is_done(tmp_path, monkeypatch):
     monkeypatch.setattr("cmp.report.writing.diagnose", lambda *_: pytest.fail("it was at work already"))
-    with pytest.raises(cmp.DatasetError, match="typo.qrels"):
+    with pytest.raises(cmp.DatasetError, match=r"typo\.qrels"):
         write_report(serve(tmp_path).log, tmp_path / "report.html", qrels=tmp_path / "typo.qrels")
 
 
