@@ -1,17 +1,17 @@
 """Do the intervals cover? ``python -m experiments.intervals`` writes ``results/intervals.*``.
 
 Ours against Neyman's, Welch's, the pooled t and the bootstrap of fixed self-normalized weights, on logs whose truth
-is known in closed form. A cell, one kind of outcome at one size, is kept under ``.cache/`` once done, so that an
-interrupted run goes on where it was.
+is known in closed form; then ours and Neyman's in every design a log can hold, in a second table,
+``results/intervals_designs.csv``. A cell, one kind of outcome at one size or in one design, is kept under ``.cache/``
+once done, so that an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cmp.estimation import estimate
+from experiments.cells import KeptCells
+from experiments.designs import DESIGNS
+from experiments.designs_measure import METHODS as DESIGN_METHODS
+from experiments.designs_measure import measure_design
+from experiments.designs_page import render_designs
 from experiments.intervals_page import render
 from experiments.records import ROOT, Run, plain_endings
 from experiments.rivals import bootstrap_fixed_weights
@@ -35,7 +40,7 @@ MAIN = ("binary", "rare", "continuous", "heavy")
 FURTHER = ("rare-null", "lognormal", "rating", "zero-inflated")
 METHODS = ("auto", "neyman", "welch", "pooled", "bootstrap")
 RESAMPLES = 1000
-#: What a cell depends on: cached cells lie in a folder named for the hash of these files.
+#: What a cell depends on: kept cells lie in a folder named for the hash of these files.
 SOURCES = (
     "cmp/estimation",
     "cmp/design/tables.py",
@@ -43,6 +48,23 @@ SOURCES = (
     "experiments/worlds.py",
     "experiments/rivals.py",
 )
+#: The same for cells of the second table.
+DESIGN_SOURCES = (
+    "cmp/estimation",
+    "cmp/design",
+    "experiments/designs.py",
+    "experiments/designs_draw.py",
+    "experiments/designs_log.py",
+    "experiments/designs_measure.py",
+    "experiments/designs_withheld.py",
+    "experiments/intervals.py",
+    "experiments/worlds.py",
+)
+#: Logs a cell in a smoke run: of the first table, of the second.
+SMOKE, SMOKE_DESIGNS = 10, 2
+
+Row = dict[str, Any]
+Measure = Callable[[Callable[[int], None]], list[Row]]
 
 FloatArray = npt.NDArray[np.float64]
 Limits = tuple[FloatArray, FloatArray]
@@ -55,60 +77,83 @@ def main(
     cache: Annotated[Path, typer.Option(help="Cells already done.")] = ROOT / ".cache" / "intervals",
     allow_dirty: Annotated[bool, typer.Option(help="Run on a changed tree; marks the record.")] = False,
 ) -> None:
-    """Measure coverage and width of intervals; write results/intervals.{csv,json,md}."""
+    """Measure coverage and width of intervals; write results/intervals.{csv,json,md} and _designs.csv."""
     console = Console(stderr=True)
-    draws = 20 if smoke else draws
+    first, second = (SMOKE, SMOKE_DESIGNS) if smoke else (draws, draws)
     parameters = {
-        "smoke": smoke, "draws": draws, "level": 0.95, "bootstrap_resamples": RESAMPLES,
+        "smoke": smoke, "draws": first, "level": 0.95, "bootstrap_resamples": RESAMPLES,
         "sizes": [str(size) for size in SIZES], "kinds": {kind: KINDS[kind][0] for kind in (*MAIN, *FURTHER)},
+        "draws_of_designs": {design.key: design.draws(second) for design in DESIGNS},
     }  # fmt: skip
-    cells = [(kind, size) for size in SIZES for kind in MAIN] + [(kind, SIZES[0]) for kind in FURTHER]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with plain_endings(console, "cells so far are kept, run again to go on"):
         run = Run.start(
             "intervals", parameters=parameters, seeds={"worlds_and_logs": SEED}, allow_dirty=allow_dirty
         )
-        sources = source_hash()
+        kept, kept_designs = KeptCells.of(cache, SOURCES), KeptCells.of(cache, DESIGN_SOURCES)
         with Progress(*columns, console=console) as progress:
-            task = progress.add_task("", total=draws * len(cells))
-            rows = []
-            for kind, size in cells:
-                progress.update(task, description=f"{kind}, {size}")
-                rows += cached_cell(kind, size, draws, cache / sources, lambda n: progress.advance(task, n))
-        frame = pl.DataFrame(rows)
-        run.write(frame, render(frame, draws=draws), results_dir=results)
-    console.print(f"Wrote {results}/intervals.md and its table.")
+            frame = measure_all(sizes_to_measure(first), kept, progress)
+            designs = measure_all(designs_to_measure(second), kept_designs, progress)
+        page = "\n\n".join([render(frame, draws=first), render_designs(designs)])
+        run.write(frame, page, more={"designs": designs}, results_dir=results)
+    console.print(f"Wrote {results}/intervals.md and its tables.")
 
 
-def cached_cell(
-    kind: str, size: Size, draws: int, cache: Path, advance: Callable[[int], None]
-) -> list[dict[str, Any]]:
-    """Return a cell's rows, from the cache where they are there."""
-    wanted = json.dumps([kind, str(size), draws, SEED, RESAMPLES, np.__version__])
-    path = cache / f"{hashlib.sha256(wanted.encode()).hexdigest()[:24]}.json"
-    if path.is_file():
-        advance(draws)
-        kept: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        return kept
-    rows = measure_cell(kind, size, draws, advance)
-    cache.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(rows), encoding="utf-8")
-    partial.replace(path)
-    return rows
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A cell to be measured."""
+
+    title: str
+    draws: int
+    key: list[Any]
+    """What it depends on besides sources."""
+    measure: Measure
+    """Given what to call with the number of logs done, returns rows."""
 
 
-def source_hash() -> str:
-    """Return one hash of the files that a cell's numbers depend on, as they are when the run begins."""
-    digest = hashlib.sha256()
-    for name in SOURCES:
-        place = ROOT / name
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+def sizes_to_measure(draws: int) -> list[Task]:
+    """Return the cells of the first table."""
+    cells = [(kind, size) for size in SIZES for kind in MAIN] + [(kind, SIZES[0]) for kind in FURTHER]
+    return [
+        Task(
+            f"{kind}, {size}",
+            draws,
+            [kind, str(size), draws, SEED, RESAMPLES],
+            partial(measure_cell, kind, size, draws),
+        )
+        for kind, size in cells
+    ]
 
 
-def measure_cell(kind: str, size: Size, draws: int, advance: Callable[[int], None]) -> list[dict[str, Any]]:
+def designs_to_measure(draws: int) -> list[Task]:
+    """Return the cells of the second table."""
+    return [
+        Task(
+            f"{kind}, {design.key}",
+            design.draws(draws),
+            [kind, design.key, design.draws(draws), SEED, list(DESIGN_METHODS)],
+            partial(measure_design, design, kind, design.draws(draws), SEED),
+        )
+        for design in DESIGNS
+        for kind in design.kinds
+    ]
+
+
+def measure_all(tasks: list[Task], cells: KeptCells, progress: Progress) -> pl.DataFrame:
+    """Measure cells, or take them from where they are kept."""
+    shown = progress.add_task("", total=sum(task.draws for task in tasks))
+    rows: list[Row] = []
+    for task in tasks:
+        progress.update(shown, description=task.title)
+
+        def advance(logs: int) -> None:
+            progress.advance(shown, logs)
+
+        rows += cells.rows(task.key, partial(task.measure, advance), skipped=partial(advance, task.draws))
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def measure_cell(kind: str, size: Size, draws: int, advance: Callable[[int], None]) -> list[Row]:
     """Log a world ``draws`` times and put every method's intervals against the truth."""
     world = make_world(kind, size, SEED)
     limits: dict[str, list[Limits]] = {method: [] for method in METHODS}
@@ -140,7 +185,7 @@ def interval(method: str, assigned: npt.NDArray[np.bool_], outcomes: FloatArray,
 
 def row(
     world: World, kind: str, method: str, limits: list[Limits], estimates: FloatArray, seconds: float
-) -> dict[str, Any]:
+) -> Row:
     """Return one row of the table. An undefined interval does not cover, and is not in the mean half width."""
     low, high = (np.array(side) for side in zip(*limits, strict=True))
     covered = ((low <= world.truth) & (world.truth <= high)).mean(axis=0)

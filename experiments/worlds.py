@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from cmp.design import balanced_table
 
-__all__ = ["KINDS", "Size", "World", "make_world"]
+__all__ = ["KINDS", "RATES", "Size", "World", "contrasts", "make_world"]
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -52,7 +52,8 @@ class World:
     @property
     def truth(self) -> FloatArray:
         """(N,) the expectation of each memory's difference in means."""
-        return _bounded_truth(self) if self.bounded else _additive_truth(self.effect)
+        truth: FloatArray = contrasts(self.level, self.effect, self.size.k, bounded=self.bounded).mean(axis=0)
+        return truth
 
     def draw(self, seed: list[int]) -> tuple[BoolArray, FloatArray]:
         """Return one log: who was assigned, (T, N), and outcomes, (T,); each has a stream of its own."""
@@ -70,28 +71,53 @@ def assignment(size: Size, seed: list[int]) -> BoolArray:
     return assigned
 
 
-def _additive_truth(effect: FloatArray) -> FloatArray:
-    """With k shown or k - 1 beside the memory, the others' mean effect counts k or k - 1 times."""
-    truth: FloatArray = effect - (effect.sum() - effect) / (len(effect) - 1)
-    return truth
+def contrasts(
+    level: FloatArray, effect: FloatArray, k: int, *, bounded: bool, present: BoolArray | None = None
+) -> FloatArray:
+    """Return E[outcome | shown] - E[outcome | not shown] of each memory in each round, (T, N).
+
+    Parameters
+    ----------
+    level, effect
+        Shape (T,) and (N,).
+    k
+        Memories shown in a round.
+    bounded
+        Whether means are cut to [0, 1]; effects then take one value besides 0.
+    present
+        Shape (T, N), whose turn it may be: the roster of each round. None for everyone. What is returned for a memory
+        that is not in a round's roster means nothing.
+    """
+    everyone = np.ones((len(level), len(effect)), dtype=bool) if present is None else present
+    if bounded:
+        return _bounded_contrasts(level, effect, k, everyone)
+    # with k shown or k - 1 beside the memory, the others' mean effect counts k or k - 1 times
+    others = (everyone @ effect)[:, None] - effect
+    found: FloatArray = effect - others / (everyone.sum(axis=1)[:, None] - 1)
+    return found
 
 
-def _bounded_truth(world: World) -> FloatArray:
+def _bounded_contrasts(level: FloatArray, effect: FloatArray, k: int, present: BoolArray) -> FloatArray:
     """How many of the others shown have the effect is hypergeometric, with and without the memory."""
-    from scipy.stats import hypergeom
+    step = float(effect.max())
+    found = np.zeros(present.shape)
+    rosters = np.stack([present.sum(axis=1), (present & (effect > 0)).sum(axis=1)])
+    for n, with_effect in np.unique(rosters, axis=1).T.tolist():
+        rounds = (rosters[0] == n) & (rosters[1] == with_effect)
+        for own in {0.0, step} if with_effect else {0.0}:
+            means = []
+            for extra, shown in ((own, k - 1), (0.0, k)):
+                count = np.arange(shown + 1)
+                weight = _hypergeometric(n - 1, with_effect - (own > 0), shown)
+                means.append(np.clip(level[rounds, None] + extra + step * count, 0.0, 1.0) @ weight)
+            found[np.ix_(rounds, effect == own)] = (means[0] - means[1])[:, None]
+    return found
 
-    size, step = world.size, float(world.effect.max())
-    truth = np.empty(size.memories)
-    for own in (0.0, step):
-        helpful = int((world.effect > 0).sum()) - (own > 0)
-        means = []
-        for extra, shown in ((own, size.k - 1), (0.0, size.k)):
-            count = np.arange(shown + 1)
-            weight = hypergeom(size.memories - 1, helpful, shown).pmf(count)
-            cut = np.clip(world.level[:, None] + extra + step * count, 0.0, 1.0)
-            means.append(float((cut @ weight).mean()))
-        truth[world.effect == own] = means[0] - means[1]
-    return truth
+
+def _hypergeometric(n: int, marked: int, drawn: int) -> FloatArray:
+    """Return the probabilities of 0 to ``drawn`` marked ones among ``drawn`` of ``n``."""
+    ways = [math.comb(marked, count) * math.comb(n - marked, drawn - count) for count in range(drawn + 1)]
+    return np.array(ways) / math.comb(n, drawn)
 
 
 def _bernoulli(mean: FloatArray, rng: np.random.Generator) -> FloatArray:
@@ -130,7 +156,11 @@ KINDS: dict[str, tuple[str, Noise, bool, str]] = {
     "lognormal": ("lognormal noise, scale .3, effects of sd .15", _lognormal, False, "all"),
     "rating": ("five-point rating, a fifth of memories add .45", _rating, True, "some"),
     "zero-inflated": ("zero in 80 % of rounds, a fifth of memories add .45", _zero_inflated, True, "some"),
+    "tenth": ("binary, base rate 10 %, a fifth of memories add .45", _bernoulli, True, "some"),
 }
+
+#: Base rates of the kinds whose rounds all have one level.
+RATES = {"rare": 0.05, "rare-null": 0.05, "tenth": 0.1}
 
 
 def make_world(kind: str, size: Size, seed: int) -> World:
@@ -138,8 +168,8 @@ def make_world(kind: str, size: Size, seed: int) -> World:
     _, noise, bounded, effects = KINDS[kind]
     levels, gains = (np.random.default_rng([seed, size.rounds, size.memories, stream]) for stream in range(2))
     level = np.clip(levels.normal(0.35, 0.25, size.rounds), 0.02, 0.98)
-    if kind.startswith("rare"):
-        level = np.full(size.rounds, 0.05)
+    if kind in RATES:
+        level = np.full(size.rounds, RATES[kind])
     effect = np.zeros(size.memories)
     if effects == "some":
         effect[::5] = 0.45
