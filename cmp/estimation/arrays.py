@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from cmp.errors import PositivityError
 from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies
+from cmp.estimation.independent_draws import Draws
 from cmp.estimation.inputs import read_booleans, read_outcomes, read_strata
 from cmp.estimation.outcome_sums import describe_outcomes
 from cmp.estimation.randomization import MemoryRounds
@@ -129,6 +131,7 @@ def estimate(
         family=family,
         analysis=analysis,
         rounds_of=_rounds_of(drawn, y, stratum, allowed),
+        draws=None if pi is None else partial(_draws, drawn, y, stratum, allowed, pi),
     )
     return Utilities(frame, analysis)
 
@@ -143,6 +146,16 @@ def _rounds_of(
         return MemoryRounds(y[rows], drawn[rows, row], stratum[rows])
 
     return rounds_of
+
+
+def _draws(
+    drawn: BoolArray, y: FloatArray, stratum: IntArray, allowed: BoolArray | None, pi: FloatArray
+) -> Draws:
+    known = np.broadcast_to(~np.isnan(y)[:, None], drawn.shape)
+    rows, memory = np.nonzero(known if allowed is None else known & allowed)
+    z = drawn[rows, memory].astype(np.float64)
+    chance = np.broadcast_to(pi, drawn.shape)[rows, memory]
+    return Draws(memory, stratum[rows], chance, np.ones(len(rows)), z, y[rows], y[rows] * z)
 
 
 def _tallies(rounds: BoolArray, certain: BoolArray, pi: FloatArray | None) -> Tallies:

@@ -12,7 +12,7 @@ from cmp.estimation.convolution import (
 )
 from cmp.estimation.sums import FloatArray, IntArray, matches, row_codes
 
-__all__ = ["MAX_EXACT_SUPPORT", "conditional_p_values", "p_values_of_margins"]
+__all__ = ["MAX_EXACT_SUPPORT", "conditional_p_values", "p_values_of_margins", "two_sided"]
 
 #: Largest range of the sum of exposed successes that is convolved; beyond it, CMH's normal approximation.
 MAX_EXACT_SUPPORT = 2000
@@ -104,21 +104,34 @@ def p_values_of_margins(
     for some, masses in masses_by_transform(margins[here], count[here], n_kinds, size[long]):
         rows = long[some]
         at = observed[rows] - first[rows]
-        result[rows] = _two_sided(masses, at)
+        result[rows] = two_sided(masses, at)
         is_left[rows] = masses[np.arange(len(rows)), at] < _LEAST_TRANSFORMED
     for rows in portions_by_size(np.flatnonzero(is_left), size):
         here = matches(memory, rows)[1]
         strata = np.repeat(margins[here], count[here], axis=0)
         masses = masses_of_sums(strata, n_strata[rows], int(size[rows].max()))
-        result[rows] = _two_sided(masses, observed[rows] - first[rows])
+        result[rows] = two_sided(masses, observed[rows] - first[rows])
     for row in np.flatnonzero((n_strata > 0) & ~is_exact):
         here = matches(memory, np.array([row]))[1]
         result[row] = _normal_p(margins[here], count[here], int(observed[row]))
     return result
 
 
-def _two_sided(masses: FloatArray, observed: IntArray) -> FloatArray:
-    """Sum the masses that are no greater than the observed one."""
+def two_sided(masses: FloatArray, observed: IntArray) -> FloatArray:
+    """Sum the masses that are no greater than the observed one.
+
+    Parameters
+    ----------
+    masses
+        Shape (M, L), of the values from 0 on.
+    observed
+        Shape (M,).
+
+    Examples
+    --------
+    >>> two_sided(np.array([[0.2, 0.5, 0.3]]), np.array([2]))
+    array([0.5])
+    """
     own = np.take_along_axis(masses, observed[:, None], axis=1)
     p: FloatArray = np.where(masses <= own * _TIE, masses, 0.0).sum(axis=1) / masses.sum(axis=1)
     return np.minimum(p, 1.0)

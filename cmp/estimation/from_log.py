@@ -14,7 +14,7 @@ from cmp.estimation.engines import ENGINES, Engine, engine_named
 from cmp.estimation.from_parts import cells_against, condenses, has_parts, statistics_for, sum_of_parts
 from cmp.estimation.from_rows import RowLog, utilities_of_rows
 from cmp.estimation.intervals import INTERVALS
-from cmp.estimation.merging import STRATA, merge_short_strata
+from cmp.estimation.merging import STRATA, draws_of_merged, merge_short_strata
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.settled import LogFrames
 from cmp.estimation.table import Analysis, Utilities
@@ -266,6 +266,7 @@ def _table(
         clusters=None if merged else clusters,
         content_changed=found.content_changed,
         rounds_of=found.rounds_of,
+        draws=(lambda: draws_of_merged(found)) if merged else None,
     )
     return frame.filter(~pl.col("memory_id").str.starts_with(CARD_PREFIX))
 

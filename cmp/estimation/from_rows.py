@@ -11,7 +11,7 @@ from cmp.estimation.cells import Outcomes
 from cmp.estimation.missing import check_range
 from cmp.estimation.outcome_sums import describe_outcomes
 from cmp.estimation.row_cells import CodedRoster, CodedRows, statistics_of_roster, statistics_of_rows
-from cmp.estimation.row_rounds import clusters_of_rows, memory_rounds
+from cmp.estimation.row_rounds import clusters_of_rows, draws_of_rows, memory_rounds
 from cmp.estimation.sums import IntArray
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate
@@ -147,6 +147,7 @@ def utilities_of_rows(
         clustered=found.shared if weighted else None,
         clusters=None if weighted else clusters_of_rows(coded, found),
         rounds_of=None if weighted else memory_rounds(coded, found),
+        draws=lambda: draws_of_rows(coded, found),
     )
     return Utilities(frame, analysis, log.metric)
 

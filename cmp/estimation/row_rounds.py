@@ -9,12 +9,13 @@ import polars as pl
 
 from cmp.estimation.clusters import Clusters
 from cmp.estimation.episodes import clusters_of_rounds
+from cmp.estimation.independent_draws import Draws
 from cmp.estimation.log_rounds import rounds_by_row
 from cmp.estimation.randomization import MemoryRounds
 from cmp.estimation.row_cells import CodedRows, RowStatistics
 from cmp.estimation.sums import IntArray, matches
 
-__all__ = ["clusters_of_rows", "memory_rounds"]
+__all__ = ["clusters_of_rows", "draws_of_rows", "memory_rounds"]
 
 
 def clusters_of_rows(coded: CodedRows, found: RowStatistics) -> Clusters | None:
@@ -64,6 +65,14 @@ def _frames(
 def memory_rounds(coded: CodedRows, found: RowStatistics) -> Callable[[int], MemoryRounds]:
     """Return a function of a row of the table that lists its eligible rounds with an outcome."""
     return rounds_by_row(lambda: _frames(coded, found))
+
+
+def draws_of_rows(coded: CodedRows, found: RowStatistics) -> Draws:
+    """Return the rows with an outcome that are in an arm."""
+    use = found.use & ~np.isnan(coded.y[coded.round])
+    rounds, z = coded.round[use], coded.assigned[use].astype(np.float64)
+    memory, y = np.searchsorted(found.keys, coded.key[use]), coded.y[rounds]
+    return Draws(memory, coded.stratum[rounds], coded.propensity[use], np.ones(len(y)), z, y, y * z)
 
 
 def _rounds_of_cells(coded: CodedRows, cell: IntArray) -> tuple[IntArray, IntArray]:

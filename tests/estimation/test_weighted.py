@@ -111,7 +111,10 @@ def test_intervals_cover_while_rosters_grow_and_levels_drift(kind):
     assert coverage.min() > 0.83
 
 
-def test_a_weighted_p_value_is_one_less_the_level_at_which_its_interval_touches_zero():
+def test_without_an_exact_test_a_p_value_is_one_less_the_level_at_which_the_interval_touches_zero(
+    monkeypatch,
+):
+    monkeypatch.setattr("cmp.estimation.independent_draws._MOST_TERMS", 0)
     for seed in range(5):
         z, y, eligible, pi, _ = growing("binary", seed)
         arguments = {"eligible": eligible, "propensity": pi, "estimator": "hajek"}
@@ -129,11 +132,12 @@ def test_a_weighted_p_value_is_one_less_the_level_at_which_its_interval_touches_
 @pytest.mark.parametrize("kind", ["binary", "continuous"])
 def test_weighted_p_values_reject_no_more_than_their_level_without_effects(kind):
     """60 logs x 30 memories. At a rate of .05 the mean has a standard error of .0051 were memories independent; with
-    three times that variance .08 is 3.4 standard errors away, a chance of 4e-4.
+    three times that variance .08 is 3.4 standard errors away, a chance of 4e-4. Exact tests of so few successes
+    reject less often.
     """
     rejected = []
     for seed in range(60):
         z, y, eligible, pi, _ = growing(kind, 1000 + seed, effects=False)
         f = estimate(z, y, eligible=eligible, propensity=pi, estimator="hajek").frame[:30]
         rejected.append((f.filter(state="ESTIMATED")["p_value"] <= 0.05).mean())
-    assert 0.02 < np.mean(rejected) < 0.08
+    assert {"binary": 0.005, "continuous": 0.02}[kind] < np.mean(rejected) < 0.08
