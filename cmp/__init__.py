@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from cmp.estimation import (
         JointUtilities,
+        LogArrays,
         Utilities,
         UtilityStatistics,
         adjusted_estimate,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         differential_missingness,
         estimate,
         joint_utilities,
+        log_arrays,
         missing_outcome_bounds,
         moderate_variances,
         newcombe_interval,
@@ -158,6 +160,7 @@ _HOMES = {
     ),
     "cmp.estimation": (
         "JointUtilities",
+        "LogArrays",
         "Utilities",
         "UtilityStatistics",
         "adjusted_estimate",
@@ -165,6 +168,7 @@ _HOMES = {
         "differential_missingness",
         "estimate",
         "joint_utilities",
+        "log_arrays",
         "missing_outcome_bounds",
         "moderate_variances",
         "newcombe_interval",
@@ -232,6 +236,7 @@ __all__ = [
     "Item",
     "JointUtilities",
     "JsonlSink",
+    "LogArrays",
     "LogCorruptedError",
     "LogTimeoutError",
     "LogUnavailableError",
@@ -267,6 +272,7 @@ __all__ = [
     "from_frame",
     "joint_propensity",
     "joint_utilities",
+    "log_arrays",
     "missing_outcome_bounds",
     "moderate_variances",
     "newcombe_interval",

@@ -3,6 +3,7 @@
 from cmp.estimation.additive import UtilityStatistics
 from cmp.estimation.adjustment import adjusted_estimate
 from cmp.estimation.arrays import estimate
+from cmp.estimation.design_matrix import LogArrays, log_arrays
 from cmp.estimation.from_log import utilities
 from cmp.estimation.from_parts import utility_statistics
 from cmp.estimation.intervals import NewcombeInterval, newcombe_interval
@@ -21,6 +22,7 @@ __all__ = [
     "Analysis",
     "ConfidenceSequence",
     "JointUtilities",
+    "LogArrays",
     "ModeratedVariances",
     "NewcombeInterval",
     "Posterior",
@@ -32,6 +34,7 @@ __all__ = [
     "differential_missingness",
     "estimate",
     "joint_utilities",
+    "log_arrays",
     "missing_outcome_bounds",
     "moderate_variances",
     "newcombe_interval",

@@ -89,12 +89,13 @@ def utilities(
     window
         How long after a round was asked an outcome counts: a later revision is as if it were not there, and a round
         with none in time is missing its outcome. One that was recorded before its round was asked counts.
-
     strata
-        ``"block"``: each block on its own. ``"merged"``: neighbouring blocks together until they have ten rounds,
-        for logs whose blocks are short because the roster changed (the uniform design in a store that grows). Needs
-        ``estimator="hajek"``, as propensities differ within such a stratum, and widens intervals where outcomes
-        drift fast: see :func:`cmp.estimation.merging.merge_short_strata`.
+        ``"block"``: each block on its own. ``"query"``: the rounds of a block that ask one query (the caller's
+        ``group``, or the query itself), so that differences between queries enter no contrast: narrower where queries
+        come back within a block, and no contrast at all where none does. ``"merged"``: neighbouring blocks together
+        until they have ten rounds, for logs whose blocks are short because the roster changed (the uniform design in a
+        store that grows). Needs ``estimator="hajek"``, as propensities differ within such a stratum, and widens
+        intervals where outcomes drift fast: see :func:`cmp.estimation.merging.merge_short_strata`.
 
     Returns
     -------
@@ -249,9 +250,17 @@ def _table(
     strata: str,
 ) -> pl.DataFrame:
     """Return the table for one metric, without cards: they are no hypotheses, and count in no family."""
-    condense = condenses(analysis) and strata == "block"
-    found = statistics_for(log, by, metric, analysis, carryover=carryover, window=window, condense=condense)
     merged = strata == "merged"
+    found = statistics_for(
+        log,
+        by,
+        metric,
+        analysis,
+        carryover=carryover,
+        window=window,
+        within_query=strata == "query",
+        condense=condenses(analysis) and not merged,
+    )
     cells, clusters = cells_against(
         replace(found, cells=merge_short_strata(found)) if merged else found, analysis.reference
     )
@@ -301,7 +310,7 @@ def _check_reference(analysis: Analysis, by: str) -> None:
 
 def _check_strata(analysis: Analysis, strata: str, carryover: str) -> None:
     """Refuse what merged strata cannot give."""
-    if strata == "block":
+    if strata != "merged":
         return
     for wrong, why in (
         (

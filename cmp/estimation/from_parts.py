@@ -128,6 +128,7 @@ def statistics_for(
     *,
     carryover: str = "include",
     window: timedelta | None = None,
+    within_query: bool = False,
     condense: bool = True,
 ) -> LogStatistics:
     """Return a log's statistics for a table by memory, query or version."""
@@ -136,6 +137,7 @@ def statistics_for(
         source,
         metric=metric,
         by_query=by == "query",
+        within_query=within_query,
         condense=condense,
         carryover=carryover,
         window=window,

@@ -146,14 +146,15 @@ def code_log(
 def _strata_of(
     placed: pl.DataFrame, blocks: pl.DataFrame, strata: list[str], family: list[str]
 ) -> pl.DataFrame:
-    """Return the strata in their order; a block without rounds is one where its blocks are the strata."""
+    """Return the strata in their order; a block without rounds is one too, unless memories are told apart by query."""
     columns = list(dict.fromkeys([*family, *strata]))
     seen = placed.select(*columns, "block").unique()
     seen = seen.join(blocks.select("block", "length", "nth"), on="block")
-    if "group" not in strata:
-        idle = blocks.join(seen, on="block", how="anti")
-        if "earlier" in strata:
-            idle = idle.with_columns(earlier=pl.lit(0, placed["earlier"].dtype))
+    if "group" not in family:
+        idle = blocks.join(seen, on="block", how="anti").with_columns(
+            earlier=pl.lit(0, placed["earlier"].dtype if "earlier" in strata else None),
+            group=pl.lit(None, pl.String),
+        )
         seen = pl.concat([seen, idle.select(seen.columns)])
     if "earlier" in strata:
         seen = seen.with_columns(length=pl.col("length") - pl.col("earlier").cast(pl.Int64))

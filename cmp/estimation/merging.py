@@ -11,7 +11,7 @@ from cmp.estimation.sums import FloatArray, IntArray, group_least, group_sums
 
 __all__ = ["STRATA", "draws_of_merged", "merge_short_strata"]
 
-STRATA = ("block", "merged")
+STRATA = ("block", "query", "merged")
 
 #: Rounds that a stratum of merged blocks has at least, if its scope has as many.
 LEAST_ROUNDS = 10

@@ -16,12 +16,12 @@ import polars as pl
 from cmp.estimation.assembly import LogStatistics, assemble
 from cmp.estimation.carryover import episodes_in_order, rounds_after_exposure
 from cmp.estimation.log_cells import sum_cells
-from cmp.estimation.log_codes import code_log
+from cmp.estimation.log_codes import CodedLog, code_log
 from cmp.estimation.log_events import events_of, withholdings_of
 from cmp.estimation.settled import LogFrames, collected, settled_rounds
 from cmp.estimation.terms import Terms
 
-__all__ = ["LogStatistics", "statistics_of_log"]
+__all__ = ["LogStatistics", "coded_log", "statistics_of_log"]
 
 
 def statistics_of_log(
@@ -29,6 +29,7 @@ def statistics_of_log(
     *,
     metric: str,
     by_query: bool,
+    within_query: bool = False,
     condense: bool = True,
     window: timedelta | None = None,
     carryover: str = "include",
@@ -39,6 +40,8 @@ def statistics_of_log(
     ----------
     log, metric, by_query
         What to sum.
+    within_query
+        Whether strata are the rounds of a block that ask one query, though memories are not told apart by query.
     condense
         Whether a memory's strata without an exposure become one cell: they hold no contrast, and there may be many.
     window
@@ -60,18 +63,47 @@ def statistics_of_log(
     ConflictingOutcomeError
         Where the last revision of an outcome has two values.
     """
-    group = ["group"] if by_query else []
-    strata = [*group, "block_id", *(["earlier"] if carryover == "exclude" else [])]
-    key = ["scope", *group, "memory_id"]
-    settled = settled_rounds(log, metric=metric, by_query=by_query, window=window).to_native()
-    rounds, bars = _with_turns(log, settled, carryover)
-    rosters = nw.from_native(log.rosters()).select("block_id", "memory_id", "planned", "removed_row")
-    coded = code_log(rounds, _blocks_in_time(log), collected(rosters).to_native(), strata, key)
+    coded, bars = coded_log(
+        log, metric=metric, by_query=by_query, within_query=within_query, window=window, carryover=carryover
+    )
     events = events_of(log, coded, bars)
     terms = Terms.of(coded.y, coded.stratum, coded.scope)
     cells = sum_cells(coded, events, terms, condense=condense)
     withheld = withholdings_of(log, coded, bars)
-    return assemble(coded, events, withheld, terms, cells, _contents(log, rounds, key))
+    return assemble(coded, events, withheld, terms, cells, _contents(log, coded.rounds, _key(by_query)))
+
+
+def coded_log(
+    log: LogFrames,
+    *,
+    metric: str,
+    by_query: bool,
+    within_query: bool = False,
+    window: timedelta | None = None,
+    carryover: str = "include",
+) -> tuple[CodedLog, pl.DataFrame]:
+    """Return a log's rounds and rosters, and ``round_id, memory_id`` of rounds barred by what came before.
+
+    Parameters
+    ----------
+    log, metric, by_query, within_query, window, carryover
+        As for :func:`statistics_of_log`.
+    """
+    has_queries = by_query or within_query
+    strata = [
+        *(["group"] if has_queries else []),
+        "block_id",
+        *(["earlier"] if carryover == "exclude" else []),
+    ]
+    settled = settled_rounds(log, metric=metric, by_query=has_queries, window=window).to_native()
+    rounds, bars = _with_turns(log, settled, carryover)
+    rosters = nw.from_native(log.rosters()).select("block_id", "memory_id", "planned", "removed_row")
+    members = collected(rosters).to_native()
+    return code_log(rounds, _blocks_in_time(log), members, strata, _key(by_query)), bars
+
+
+def _key(by_query: bool) -> list[str]:
+    return ["scope", *(["group"] if by_query else []), "memory_id"]
 
 
 def _with_turns(log: LogFrames, rounds: pl.DataFrame, carryover: str) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -34,9 +34,12 @@ def lay_out(
     """Lay out a context.
 
     The ranked part holds the first ``B - k`` ranked results that were not drawn, and every drawn memory ranked before
-    the last of them: it stays where it was ranked, and its freed slot goes to the next ranked result. Whether a
-    memory is in the ranked part then depends on the draws of the others only, never on its own, so that leaving out
-    the rounds in which it was ranked biases nothing. Other drawn memories follow, in drawn order; there is no top-up.
+    the last of them: it stays where it was ranked, and its freed slot goes to the next ranked result. Given the
+    draws of the others, whether a memory is in the ranked part does not depend on its own, so that leaving out the
+    rounds in which it was ranked biases nothing within a query. Over several queries it weighs them slightly
+    differently in the two arms for a memory ranked just below: one other fewer is drawn beside it. With four ranked
+    slots and two of 32 memories drawn, the fifth result is eligible in 27/31 of its exposed rounds and in .755 of the
+    others. Other drawn memories follow, in drawn order; there is no top-up.
 
     Of the ``B - k``, ``withhold`` are taken out at random and the next ranked fill in; a blank card's slot stays empty,
     or goes to the next ranked too.
