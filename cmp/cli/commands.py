@@ -103,6 +103,13 @@ def estimate(
         float | None,
         typer.Option(help="Days after a round in which an outcome counts.", min=0, show_default=False),
     ] = None,
+    strata: Annotated[
+        Literal["block", "query", "merged"],
+        typer.Option(help="What is compared within: blocks, queries in a block, or short blocks put together."),
+    ] = "block",
+    engine: Annotated[
+        Literal["polars", "duckdb", "spark"], typer.Option(help="What reads and filters the rows.")
+    ] = "polars",
     output_format: FormatOption = Format.table,
     output: OutputOption = None,
 ) -> None:
@@ -125,6 +132,8 @@ def estimate(
             outcome_range=outcome_range,
             carryover=carryover,
             window=None if window is None else timedelta(days=window),
+            strata=strata,
+            engine=engine,
         )
     frame = result.frame.sort("utility", descending=True, nulls_last=True)
     if output_format is not Format.table:

@@ -172,6 +172,14 @@ def test_estimates_take_a_window_and_leave_out_what_carries_over(log):
     assert {row["state"] for row in none} <= {"NO_OUTCOMES", "ALWAYS_RANKED"}
 
 
+@pytest.mark.parametrize("option", [("--strata", "query"), ("--engine", "duckdb")])
+def test_estimates_say_what_is_compared_within_and_what_reads_the_rows(log, option):
+    plain, other = (json.loads(run("estimate", log, *more, "-f", "json")) for more in ((), option))
+    assert plain
+    exposed = [sorted((row["memory_id"], row["n_exposed"]) for row in rows) for rows in (plain, other)]
+    assert exposed[0] == exposed[1]
+
+
 def test_an_interval_that_is_unknown_is_answered_with_those_that_are(log):
     result = command("estimate", log, "--interval", "magic")
     assert result.returncode == 2
