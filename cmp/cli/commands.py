@@ -105,7 +105,9 @@ def estimate(
     ] = None,
     strata: Annotated[
         Literal["block", "query", "merged"],
-        typer.Option(help="What is compared within: blocks, queries in a block, or short blocks put together."),
+        typer.Option(
+            help="What is compared within: blocks, queries in a block, or short blocks put together."
+        ),
     ] = "block",
     engine: Annotated[
         Literal["polars", "duckdb", "spark"], typer.Option(help="What reads and filters the rows.")
