@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,12 +23,30 @@ from rich.console import Console
 from rich.progress import Progress
 
 from experiments.analysis_log import LogSize, made
-from experiments.analysis_page import analysis_page
+from experiments.analysis_page import OURS, analysis_page
 from experiments.analysis_peers import PEERS, keys
+from experiments.cells import KeptCells
 from experiments.records import ROOT, Run, plain_endings
 
-#: Relative difference that sums in another order may leave.
-SAME: Final = 1e-9
+#: What a measurement depends on.
+SOURCES: Final = (
+    "cmp/estimation",
+    "cmp/log",
+    "experiments/analysis_log.py",
+    "experiments/analysis_peers.py",
+    "experiments/benchmark_analysis.py",
+    "experiments/rivals.py",
+)
+
+FIGURES: Final = (
+    "cpu_seconds",
+    "wall_seconds",
+    "import_seconds",
+    "peak_mb",
+    "share",
+    "rows",
+    "largest_difference",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +72,15 @@ SMOKE = Scale((30_000,), {"ours, Spark": 0})
 def main(
     smoke: Annotated[bool, typer.Option(help="A small log, in seconds.")] = False,
     results: Annotated[Path, typer.Option(help="Where to write.")] = Path("results"),
-    cache: Annotated[Path, typer.Option(help="Where the logs are made and kept.")] = Path(".cache/analysis"),
+    cache: Annotated[Path, typer.Option(help="Where logs and measurements already made are kept.")] = Path(
+        ".cache/analysis"
+    ),
     allow_dirty: Annotated[bool, typer.Option(help="Run on a changed tree; marks the record.")] = False,
 ) -> None:
     """Measure seconds of CPU and peak memory; write results/benchmark_analysis.{csv,json,md}."""
     console = Console(stderr=True)
     scale = SMOKE if smoke else FULL
-    with plain_endings(console):
+    with plain_endings(console, "measurements so far are kept, run again to go on"):
         run = Run.start(
             "benchmark_analysis",
             parameters={"smoke": smoke, "cpus": os.cpu_count(), "load_average": os.getloadavg()}
@@ -67,13 +88,16 @@ def main(
             allow_dirty=allow_dirty,
         )
         with Progress(console=console, transient=True) as progress:
-            rows = list(measured(scale, cache, console, progress))
+            kept = KeptCells.of(cache / "measured", SOURCES)
+            rows = list(measured(scale, cache, kept, console, progress))
         frame = with_ratios(pl.DataFrame(rows, infer_schema_length=None))
         run.write(frame, analysis_page(frame, smoke=smoke), results_dir=results)
     console.print(f"Wrote {results}/benchmark_analysis.md and its tables.")
 
 
-def measured(scale: Scale, cache: Path, console: Console, progress: Progress) -> Iterator[dict[str, Any]]:
+def measured(
+    scale: Scale, cache: Path, kept: KeptCells, console: Console, progress: Progress
+) -> Iterator[dict[str, Any]]:
     """Yield a row for every size, table and peer."""
     for is_binary in (True, False):
         sizes = scale.exposures if is_binary else scale.exposures[:2]
@@ -82,31 +106,17 @@ def measured(scale: Scale, cache: Path, console: Console, progress: Progress) ->
             log = made(LogSize(exposures, is_binary=is_binary), cache)
             progress.remove_task(task)
             for by in ("memory", "query"):
-                answers: dict[str, pl.DataFrame] = {}
+                ours = cache / "answers" / f"{log.name}-{by}.parquet"
                 for name in PEERS:
                     if exposures > scale.at_most.get(name, exposures):
                         continue
                     task = progress.add_task(f"{name}, {exposures:,} exposures by {by}", total=None)
-                    figures, answer = alone(name, log, by)
+                    (row,) = kept.rows([log.name, by, name], lambda: [alone(name, log, by, ours)])  # noqa: B023
                     progress.remove_task(task)
-                    if answer is not None:
-                        answers[name] = answer
-                    row = {
-                        "exposures": exposures,
-                        "outcome": "binary" if is_binary else "continuous",
-                        "by": by,
-                        "what": name,
-                        **figures,
-                        "largest_difference": difference(answers.get("ours, polars"), answer, by),
-                    }
-                    console.print(
-                        f"{name}, {exposures:,} by {by}: "
-                        + (
-                            figures["failed"]
-                            or f"{figures['cpu_seconds']:.1f} s CPU, {figures['peak_mb']:,.0f} MB"
-                        )
-                    )
-                    yield row
+                    said = row["failed"] or f"{row['cpu_seconds']:.1f} s CPU, {row['peak_mb']:,.0f} MB"
+                    console.print(f"{name}, {exposures:,} by {by}: {said}")
+                    outcome = "binary" if is_binary else "continuous"
+                    yield {"exposures": exposures, "outcome": outcome, "by": by, "what": name, **row}
 
 
 def with_ratios(frame: pl.DataFrame) -> pl.DataFrame:
@@ -117,28 +127,35 @@ def with_ratios(frame: pl.DataFrame) -> pl.DataFrame:
     return joined.with_columns(times_plain=pl.col("cpu_seconds") / pl.col("plain")).drop("plain")
 
 
-def alone(name: str, log: Path, by: str) -> tuple[dict[str, Any], pl.DataFrame | None]:
-    """Run a peer in a process of its own; return its figures and answer."""
+def alone(name: str, log: Path, by: str, ours: Path) -> dict[str, Any]:
+    """Run a peer in a process of its own; return its figures, and how far its answer is from ours."""
     with tempfile.TemporaryDirectory(prefix="cmp-benchmark-") as folder:
         out = Path(folder) / "figures.json"
         run = "import sys; from experiments.analysis_peers import main; main(*sys.argv[1:])"
         command = [sys.executable, "-c", run, name, str(log.absolute()), by, str(out)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
-            nothing = dict.fromkeys(
-                ("cpu_seconds", "wall_seconds", "import_seconds", "peak_mb", "share", "rows")
-            )
             lines = done.stderr.strip().splitlines()
-            return nothing | {"failed": lines[-1] if lines else f"ended with {done.returncode}"}, None
+            return dict.fromkeys(FIGURES) | {
+                "failed": lines[-1] if lines else f"ended with {done.returncode}"
+            }
         answer = out.with_suffix(".parquet")
-        figures = json.loads(out.read_text("utf-8")) | {"failed": None}
-        return figures, pl.read_parquet(answer) if answer.exists() else None
+        figures: dict[str, Any] = json.loads(out.read_text("utf-8")) | {
+            "failed": None,
+            "largest_difference": None,
+        }
+        if not answer.exists():
+            return figures
+        if name == OURS:
+            ours.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(answer, ours)
+        return figures | {
+            "largest_difference": difference(pl.read_parquet(ours), pl.read_parquet(answer), by)
+        }
 
 
-def difference(ours: pl.DataFrame | None, theirs: pl.DataFrame | None, by: str) -> float | None:
+def difference(ours: pl.DataFrame, theirs: pl.DataFrame, by: str) -> float | None:
     """Return the largest difference of two answers over the memories that both have."""
-    if ours is None or theirs is None:
-        return None
     both = ours.join(theirs, on=keys(by), suffix="_theirs").drop_nulls(["utility", "utility_theirs"])
     found = both.select((pl.col("utility") - pl.col("utility_theirs")).abs().max()).item()
     return None if found is None else float(found)

@@ -12,7 +12,7 @@ from cmp.estimation.convolution import (
 )
 from cmp.estimation.sums import FloatArray, IntArray, matches, row_codes
 
-__all__ = ["MAX_EXACT_SUPPORT", "conditional_p_values", "p_values_of_margins", "two_sided"]
+__all__ = ["MAX_EXACT_SUPPORT", "TIE", "conditional_p_values", "p_values_of_margins", "two_sided"]
 
 #: Largest range of the sum of exposed successes that is convolved; beyond it, CMH's normal approximation.
 MAX_EXACT_SUPPORT = 2000
@@ -24,7 +24,7 @@ _SHORT = 64
 _LEAST_TRANSFORMED = 1e-4
 
 #: Outcomes as likely as the observed one up to this factor count as being so (R's fisher.test uses the same).
-_TIE = 1.0 + 1e-7
+TIE = 1.0 + 1e-7
 
 
 def conditional_p_values(
@@ -133,7 +133,7 @@ def two_sided(masses: FloatArray, observed: IntArray) -> FloatArray:
     array([0.5])
     """
     own = np.take_along_axis(masses, observed[:, None], axis=1)
-    p: FloatArray = np.where(masses <= own * _TIE, masses, 0.0).sum(axis=1) / masses.sum(axis=1)
+    p: FloatArray = np.where(masses <= own * TIE, masses, 0.0).sum(axis=1) / masses.sum(axis=1)
     return np.minimum(p, 1.0)
 
 

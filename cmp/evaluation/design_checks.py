@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from cmp.estimation.exact_tests import conditional_p_values
+from cmp.estimation.exact_tests import conditional_p_values, two_sided
 from cmp.evaluation.evidence import Evidence, Verdict, least_p, named
+from cmp.log.validation import TOLERANCE
 
 __all__ = [
     "check_balance",
@@ -20,9 +21,6 @@ __all__ = [
     "check_propensity_sums",
     "check_sample_ratio",
 ]
-
-#: Slack for propensities, which are quotients of small integers.
-TOLERANCE: Final = 1e-9
 
 #: Binomial counts are summed over this many standard deviations and 30 more: what is left out is below 1e-30.
 TAIL_SDS: Final = 12.0
@@ -262,7 +260,7 @@ def _keyed_p_values(cells: pl.DataFrame) -> pl.DataFrame:
             known[kind] = _binomial_sum(kind)
         first, pmf = known[kind]
         at = total[row] - first
-        p[row] = pmf[pmf <= pmf[at] * (1 + 1e-7)].sum() if 0 <= at < len(pmf) else 0.0
+        p[row] = two_sided(pmf[None], np.array([at]))[0] if 0 <= at < len(pmf) else 0.0
     return _judged(keys, memory, x, trials * chance, p)
 
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cmp.estimation.exact_tests import TIE
 from cmp.estimation.intervals import normal_quantile
 from cmp.estimation.wilson import wilson_limits
 
@@ -18,9 +19,6 @@ MAX_TABLES: Final = 1_000_000
 
 #: Points of a binomial that a width is summed over.
 POINTS: Final = 1000
-
-#: Points as likely as the observed one up to this factor count as being so, as in the tests themselves.
-_TIE: Final = 1.0 + 1e-7
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -66,7 +64,7 @@ def _rejects(arms: Arms, alpha: float) -> npt.NDArray[np.bool_]:
         pmf /= pmf.sum()
         ascending = np.sort(pmf)
         mass = np.r_[0.0, np.cumsum(ascending)]
-        rejects[x, rest] = mass[np.searchsorted(ascending, pmf * _TIE, side="right")] <= alpha
+        rejects[x, rest] = mass[np.searchsorted(ascending, pmf * TIE, side="right")] <= alpha
     rejects.setflags(write=False)
     return rejects
 
