@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,14 @@ import numpy.typing as npt
 
 from cmp.errors import PositivityError
 from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies
-from cmp.estimation.independent_draws import Draws
+from cmp.estimation.independent_draws import Draws, p_values_of_draws
 from cmp.estimation.inputs import read_booleans, read_outcomes, read_strata
 from cmp.estimation.outcome_sums import describe_outcomes
 from cmp.estimation.randomization import MemoryRounds
-from cmp.estimation.sums import FloatArray, IntArray, group_least, limb_sums, split_into_limbs
+from cmp.estimation.sums import FloatArray, IntArray, split_into_limbs
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate
+from cmp.estimation.terms import Terms, least_outcomes
 
 __all__ = ["estimate"]
 
@@ -131,7 +131,9 @@ def estimate(
         family=family,
         analysis=analysis,
         rounds_of=_rounds_of(drawn, y, stratum, allowed),
-        draws=None if pi is None else partial(_draws, drawn, y, stratum, allowed, pi),
+        exact=None
+        if pi is None
+        else lambda of: p_values_of_draws(_draws(drawn, y, stratum, allowed, pi), of),
     )
     return Utilities(frame, analysis)
 
@@ -259,13 +261,6 @@ def _cell_propensity(
     return np.where(np.isfinite(least), least, np.nan).ravel()
 
 
-def _offsets(y: FloatArray, stratum: IntArray, n_strata: int) -> tuple[FloatArray, BoolArray, FloatArray]:
-    """Return each stratum's least outcome, which outcomes are known, and outcomes less it (missing: 0)."""
-    known = ~np.isnan(y)
-    least = group_least(stratum[known], y[known], n_strata)
-    return least, known, np.where(known, y - least[stratum], 0.0)
-
-
 def _counted_cells(
     drawn: BoolArray,
     y: FloatArray,
@@ -276,24 +271,19 @@ def _counted_cells(
 ) -> Cells:
     """Sum over exposed and over barred rounds; the control arm is what is left of each stratum's totals."""
     n = drawn.shape[1]
-    offset, known, d = _offsets(y, stratum, n_strata)
-    columns = [known.astype(np.float64), (~known).astype(np.float64), d, d**2]
-    limbs = [split_into_limbs(column, len(y)) for column in columns]
+    terms = Terms.of(y, stratum, np.zeros(n_strata, dtype=np.int64))
 
-    def over(pairs: BoolArray) -> list[FloatArray]:
+    def over(pairs: BoolArray) -> FloatArray:
         rows, memories = np.nonzero(pairs)
-        group = stratum[rows] * n + memories
-        return [limb_sums(group, limb, rows, n_strata * n) for limb in limbs]
+        return terms.sums(stratum[rows] * n + memories, rows, n_strata * n)
 
-    everywhere = [limb_sums(stratum, limb, np.arange(len(y)), n_strata) for limb in limbs]
-    rest = [np.repeat(total, n, axis=1) for total in everywhere]
+    rest = np.repeat(terms.sums(stratum, np.arange(len(y)), n_strata), n, axis=1)
     exposed = over(drawn if allowed is None else drawn & allowed)
     if allowed is not None and not allowed.all():
-        rest = [total - barred for total, barred in zip(rest, over(~allowed), strict=True)]
-    control = [total - part for total, part in zip(rest, exposed, strict=True)]
-    arm1, arm0 = (Arm.unweighted(*(limb.sum(axis=0) for limb in arm)) for arm in (exposed, control))
+        rest = rest - over(~allowed)
     memory, place = np.tile(np.arange(n), n_strata), np.repeat(np.arange(n_strata), n)
-    return Cells.unweighted(memory, np.repeat(offset, n), pi, arm1, arm0, place=place)
+    arms = terms.arm(exposed), terms.arm(rest - exposed)
+    return Cells.unweighted(memory, np.repeat(terms.offset, n), pi, *arms, place=place)
 
 
 def _weighted_cells(
@@ -301,7 +291,8 @@ def _weighted_cells(
 ) -> Cells:
     """The same with weights 1/pi and 1/(1 - pi), which differ from round to round."""
     n = drawn.shape[1]
-    offset, known, d = _offsets(y, stratum, n_strata)
+    offset, known = least_outcomes(y, stratum, n_strata), ~np.isnan(y)
+    d = np.where(known, y - offset[stratum], 0.0)
 
     def add(values: npt.NDArray[Any]) -> FloatArray:
         parts = []

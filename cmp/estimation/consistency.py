@@ -6,9 +6,28 @@ import polars as pl
 
 from cmp.errors import PositivityError, ScopeError
 
-__all__ = ["check_certain", "check_drawn", "check_planned", "check_rounds"]
+__all__ = ["check_certain", "check_drawn", "check_planned", "check_rounds", "check_unique"]
 
 _SEE = "see cmp.validate_log"
+
+
+def check_unique(table: pl.DataFrame, key: list[str], name: str) -> None:
+    """Check that no row of a table stands in it twice.
+
+    Raises
+    ------
+    ScopeError
+        For a block of two scopes.
+    ValueError
+        For any other.
+    """
+    twice = table.filter(table.select(pl.struct(key).is_duplicated()).to_series())
+    if not twice.height:
+        return
+    said = ", ".join(repr(value) for value in twice.select(key).row(0))
+    if "scope" in table.columns and twice.filter(pl.col(key[0]) == twice[key[0]][0])["scope"].n_unique() > 1:
+        raise ScopeError(f"block {said} is of two scopes, and no block may cross them; {_SEE}")
+    raise ValueError(f"{twice.height} rows of {name} stand in the log more than once ({said}); {_SEE}")
 
 
 def check_planned(members: pl.DataFrame) -> None:

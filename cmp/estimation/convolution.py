@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,9 @@ __all__ = ["masses_by_transform", "masses_of_sums", "portions_by_size", "range_o
 
 #: Masses held at once: as many as stay in a processor's cache.
 _AT_ONCE = 100_000
+
+#: Terms of sums looked at together for the kinds of strata they share.
+_TERMS_AT_ONCE = 4_000_000
 
 
 def range_of_sums(margins: IntArray) -> tuple[IntArray, IntArray]:
@@ -72,7 +76,7 @@ def masses_of_sums(margins: IntArray, n_strata: IntArray, size: int) -> FloatArr
 def masses_by_transform(
     margins: IntArray, count: IntArray, n_kinds: IntArray, size: IntArray
 ) -> Iterator[tuple[IntArray, FloatArray]]:
-    """Yield sums' masses, right to about 1e-16, where they would take long term by term.
+    """Yield sums' masses, right to about 1e-13, where they would take long term by term.
 
     Logarithms of characteristic functions add up, and strata that are alike share one: each is looked at once. They are
     taken about their means, so that phases stay small where the function is large.
@@ -93,25 +97,37 @@ def masses_by_transform(
     Which sums, and their masses from the least value on: shapes (P,) and (P, at least size + 1). A transform is as
     long as the next power of two, whatever others are computed with it.
     """
-    from scipy.fft import irfft
     from scipy.sparse import csr_array
 
     _, places, kind = np.unique(row_codes(margins), return_index=True, return_inverse=True)
-    kinds = margins[places]
-    ends = np.concatenate([[0], np.cumsum(n_kinds)])
+    kinds, ends = margins[places], np.concatenate([[0], np.cumsum(n_kinds)])
     counts = csr_array((count.astype(np.float64), kind, ends), shape=(len(n_kinds), len(kinds)))
+    lengths = np.left_shift(1, np.frexp(size.astype(np.float64))[1].astype(np.int64))
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(lengths == length)
+        terms = np.cumsum(n_kinds[rows]) * length // _TERMS_AT_ONCE
+        for some in np.split(rows, np.flatnonzero(np.diff(terms)) + 1):
+            own = counts[some]
+            used, own.indices = np.unique(own.indices, return_inverse=True)
+            yield from _transformed(some, own, kinds[used], length)
+
+
+def _transformed(
+    sums: IntArray, counts: Any, kinds: IntArray, length: int
+) -> Iterator[tuple[IntArray, FloatArray]]:
+    """Yield the masses of sums, of which ``counts`` says how many strata of each kind they have."""
+    from scipy.fft import irfft
+
     masses = _hypergeometric(kinds)
     beyond = np.arange(masses.shape[1])
     mean = masses @ beyond
-    lengths = np.left_shift(1, np.frexp(size.astype(np.float64))[1].astype(np.int64))
-    for length in np.unique(lengths).tolist():
-        turns = np.arange(length // 2 + 1) * (2.0 * np.pi / length)
-        function = (masses @ np.exp(-1j * beyond[:, None] * turns)) * np.exp(1j * mean[:, None] * turns)
-        log_size, angle = np.log(np.maximum(np.abs(function), 1e-300)), np.angle(function)
-        for sums in portions_by_size(np.flatnonzero(lengths == length), lengths):
-            own = counts[sums]
-            phase = own @ angle - (own @ mean)[:, None] * turns
-            yield sums, irfft(np.exp(own @ log_size) * np.exp(1j * phase), n=length, axis=1)
+    turns = np.arange(length // 2 + 1) * (2.0 * np.pi / length)
+    function = (masses @ np.exp(-1j * beyond[:, None] * turns)) * np.exp(1j * mean[:, None] * turns)
+    log_size, angle = np.log(np.maximum(np.abs(function), 1e-300)), np.angle(function)
+    for some in portions_by_size(np.arange(len(sums)), np.full(len(sums), length)):
+        own = counts[some][:, : len(kinds)]
+        phase = own @ angle - (own @ mean)[:, None] * turns
+        yield sums[some], irfft(np.exp(own @ log_size) * np.exp(1j * phase), n=length, axis=1)
 
 
 def _hypergeometric(margins: IntArray) -> FloatArray:

@@ -18,7 +18,7 @@ from cmp.estimation.sums import FloatArray, IntArray
 __all__ = ["LogArrays", "log_arrays"]
 
 #: Entries of an array of rounds and memories, beyond which a laptop has no room for what is made of it.
-_MOST_ENTRIES = 1_000_000_000
+_MOST_ENTRIES = 200_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,13 +74,15 @@ def log_arrays(
     -------
     LogArrays
         ``cmp.estimate(**arrays.design, propensity=arrays.propensity)`` is what :func:`cmp.utilities` says of the scope,
-        but for rounds that kept or withheld a ranked memory, which are in no array.
+        with cards as memories, without rounds that kept or withheld a ranked memory, and with no word of the ranker:
+        what is always ranked has no eligible round.
 
     Raises
     ------
     ValueError
-        For a scope that the log does not hold, one that has to be named, more rounds and memories than make an array,
-        or a log that :func:`cmp.utilities` refuses.
+        For a scope that the log does not hold, one that has to be named, rounds that share the outcome of an episode
+        (arrays cannot say so, and intervals would be too narrow), more rounds and memories than make an array, or a
+        log that :func:`cmp.utilities` refuses.
 
     Examples
     --------
@@ -103,6 +105,11 @@ def log_arrays(
     coded, bars = coded_log(log, metric=metric, by_query=False, within_query=strata == "query")
     chosen, own = _scope_of(coded, scope)
     rounds = np.flatnonzero(own[coded.stratum])
+    episodes = coded.rounds["episode_id"].gather(rounds).drop_nulls()
+    if episodes.n_unique() < len(episodes):
+        raise ValueError(
+            f"rounds of scope {chosen!r} share an episode's outcome, of which arrays know nothing; use cmp.utilities"
+        )
     member = np.flatnonzero(np.isin(coded.block_of_member, coded.block[own]))
     ids = np.unique(coded.memory[member])
     if len(rounds) * len(ids) > _MOST_ENTRIES:
@@ -116,7 +123,8 @@ def log_arrays(
     planned[block_of_member, column[member]] = coded.planned[member]
     stratum = coded.stratum[rounds]
     place = np.searchsorted(blocks, coded.block[stratum])
-    propensity = planned[place] / coded.length[stratum][:, None]
+    propensity = planned[place]
+    propensity /= coded.length[stratum][:, None]
     eligible, assigned = ~np.isnan(propensity), np.zeros(propensity.shape, dtype=bool)
     row = np.full(len(coded.y), -1)
     row[rounds] = np.arange(len(rounds))
@@ -138,7 +146,7 @@ def log_arrays(
 
 def _scope_of(coded: CodedLog, scope: str | None) -> tuple[str, BoolArray]:
     """Return the scope to read, and which strata are of it."""
-    names = coded.strata["scope"].unique().sort().to_list()
+    names = coded.rounds["scope"].unique().sort().to_list()
     if scope is None and len(names) != 1:
         shown = ", ".join(map(repr, names[:5]))
         raise ValueError(
@@ -147,4 +155,4 @@ def _scope_of(coded: CodedLog, scope: str | None) -> tuple[str, BoolArray]:
     if scope is not None and scope not in names:
         raise ValueError(f"the log holds no randomized round of scope {scope!r}")
     chosen = names[0] if scope is None else scope
-    return chosen, coded.scope == names.index(chosen)
+    return chosen, (coded.strata["scope"] == chosen).to_numpy()

@@ -7,6 +7,7 @@ import polars as pl
 
 from cmp.estimation.cells import BoolArray
 from cmp.estimation.clusters import Clusters
+from cmp.estimation.log_codes import integers
 from cmp.estimation.sums import IntArray
 
 __all__ = ["clusters_of_rounds", "memories_with_shared_outcomes"]
@@ -113,13 +114,13 @@ def clusters_of_rounds(
     return Clusters(
         shared=shared,
         across=np.isin(family, across),
-        memory=_codes(pl.concat([cells["row"].cast(pl.Int64), own_cells["row"]])),
-        stratum=_codes(pl.concat([cells["stratum"], own_cells["place"] + n_strata])),
-        part_stratum=_codes(parts["stratum"]),
-        part_episode=_codes(parts["episode"]),
+        memory=integers(pl.concat([cells["row"].cast(pl.Int64), own_cells["row"]])),
+        stratum=integers(pl.concat([cells["stratum"], own_cells["place"] + n_strata])),
+        part_stratum=integers(parts["stratum"]),
+        part_episode=integers(parts["episode"]),
         part_rounds=parts["rounds"].to_numpy(),
-        cell=_codes(touched["cell"]),
-        part=_codes(touched["part"]),
+        cell=integers(touched["cell"]),
+        part=integers(touched["part"]),
         exposed=touched["exposed"].to_numpy(),
         away=touched["away"].to_numpy(),
     )
@@ -133,7 +134,7 @@ def _known_rounds(rounds: pl.DataFrame, families: IntArray) -> tuple[pl.DataFram
     code = pl.struct("family", "episode_id", own).rank("dense").cast(pl.Int64) - 1
     known = known.with_columns(episode=code)
     across = known.group_by("family", "episode").agg(pl.col("block_id").n_unique() > 1).filter("block_id")
-    return known, _codes(across["family"])
+    return known, integers(across["family"])
 
 
 def _counted(
@@ -155,7 +156,3 @@ def _counted(
         .sort("cell", "part")
     )
     return parts, touched
-
-
-def _codes(series: pl.Series) -> IntArray:
-    return series.cast(pl.Int64).to_numpy()

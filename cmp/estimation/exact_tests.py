@@ -20,7 +20,7 @@ MAX_EXACT_SUPPORT = 2000
 #: Sums of up to this many values are convolved term by term; a transform would take as long.
 _SHORT = 64
 
-#: So are sums whose observed value has less mass than this: a transform is right to 1e-16 of the whole, not of each.
+#: So are sums whose observed value has less mass than this: a transform is right to 1e-13 of the whole, not of each.
 _LEAST_TRANSFORMED = 1e-4
 
 #: Outcomes as likely as the observed one up to this factor count as being so (R's fisher.test uses the same).
@@ -95,13 +95,17 @@ def p_values_of_margins(
         np.bincount(memory, weights=v * count, minlength=n_memories).astype(np.int64)
         for v in (low, high - low, np.ones(len(low)))
     )
+    decides = high > low
+    memory, margins, count = memory[decides], margins[decides], count[decides]
+    n_kinds, n_deciding = (
+        np.bincount(memory, weights=v, minlength=n_memories).astype(np.int64)
+        for v in (np.ones(len(count)), count)
+    )
     is_exact = (n_strata > 0) & (size <= MAX_EXACT_SUPPORT)
     is_left = is_exact.copy()
-
-    long = np.flatnonzero(is_exact & (size > _SHORT))
+    long = np.flatnonzero(is_exact & (size > _SHORT) & (n_deciding > 1))
     here = matches(memory, long)[1]
-    n_kinds = np.bincount(memory, minlength=n_memories)[long]
-    for some, masses in masses_by_transform(margins[here], count[here], n_kinds, size[long]):
+    for some, masses in masses_by_transform(margins[here], count[here], n_kinds[long], size[long]):
         rows = long[some]
         at = observed[rows] - first[rows]
         result[rows] = two_sided(masses, at)
@@ -109,7 +113,7 @@ def p_values_of_margins(
     for rows in portions_by_size(np.flatnonzero(is_left), size):
         here = matches(memory, rows)[1]
         strata = np.repeat(margins[here], count[here], axis=0)
-        masses = masses_of_sums(strata, n_strata[rows], int(size[rows].max()))
+        masses = masses_of_sums(strata, n_deciding[rows], int(size[rows].max()))
         result[rows] = two_sided(masses, observed[rows] - first[rows])
     for row in np.flatnonzero((n_strata > 0) & ~is_exact):
         here = matches(memory, np.array([row]))[1]

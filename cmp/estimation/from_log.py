@@ -14,9 +14,10 @@ from cmp.estimation.engines import ENGINES, Engine, engine_named
 from cmp.estimation.from_parts import cells_against, condenses, has_parts, statistics_for, sum_of_parts
 from cmp.estimation.from_rows import RowLog, utilities_of_rows
 from cmp.estimation.intervals import INTERVALS
-from cmp.estimation.merging import STRATA, draws_of_merged, merge_short_strata
+from cmp.estimation.merging import STRATA, merge_short_strata
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.settled import LogFrames
+from cmp.estimation.summary import margins_of_cells
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate
 
@@ -261,9 +262,10 @@ def _table(
         within_query=strata == "query",
         condense=condenses(analysis) and not merged,
     )
-    cells, clusters = cells_against(
-        replace(found, cells=merge_short_strata(found)) if merged else found, analysis.reference
-    )
+    cells, clusters = cells_against(found, analysis.reference)
+    blocks = cells
+    if merged:
+        cells, clusters = cells_against(replace(found, cells=merge_short_strata(found)), analysis.reference)
     frame = tabulate(
         found.keys.to_dict(),
         cells,
@@ -275,7 +277,8 @@ def _table(
         clusters=None if merged else clusters,
         content_changed=found.content_changed,
         rounds_of=found.rounds_of,
-        draws=(lambda: draws_of_merged(found)) if merged else None,
+        # blocks that were merged are still what is given how often each drew the memory
+        exact=(lambda of: margins_of_cells(blocks, of).p_values()) if merged else None,
     )
     return frame.filter(~pl.col("memory_id").str.starts_with(CARD_PREFIX))
 

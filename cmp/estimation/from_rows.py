@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from cmp.estimation.cells import Outcomes
+from cmp.estimation.independent_draws import p_values_of_draws
 from cmp.estimation.missing import check_range
 from cmp.estimation.outcome_sums import describe_outcomes
 from cmp.estimation.row_cells import CodedRoster, CodedRows, statistics_of_roster, statistics_of_rows
@@ -147,7 +148,7 @@ def utilities_of_rows(
         clustered=found.shared if weighted else None,
         clusters=None if weighted else clusters_of_rows(coded, found),
         rounds_of=None if weighted else memory_rounds(coded, found),
-        draws=lambda: draws_of_rows(coded, found),
+        exact=lambda of: p_values_of_draws(draws_of_rows(coded, found), of),
     )
     return Utilities(frame, analysis, log.metric)
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from cmp.estimation.cells import Outcomes
-from cmp.estimation.exact_tests import two_sided
+from cmp.estimation.exact_tests import MAX_EXACT_SUPPORT, two_sided
 from cmp.estimation.sums import FloatArray, IntArray, group_sums
 
 __all__ = ["Draws", "p_values_of_draws"]
 
-#: Groups of rounds times terms of a transform, beyond which a memory's test is left to its interval: there the counts
-#: are large, and the interval's own p-value is good.
-_MOST_TERMS = 2_000_000
+#: Propensities of a stratum that are told apart; where there are more, neighbouring ones count as their mean.
+_MOST_GROUPS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ def p_values_of_draws(draws: Draws, outcomes: Outcomes) -> FloatArray:
 
     Rounds draw independently of each other, each with its own propensity. The statistic is the number of successes
     among the exposed, over all strata; the p-value sums the values that are no more likely than the observed one. With
-    one propensity a stratum it is Fisher's exact test, or Cochran, Mantel and Haenszel's.
+    one propensity a stratum it is Fisher's exact test, or Cochran, Mantel and Haenszel's. A stratum of more than 256
+    propensities is taken to have 256, each the mean of neighbouring ones.
 
     Parameters
     ----------
@@ -53,8 +54,8 @@ def p_values_of_draws(draws: Draws, outcomes: Outcomes) -> FloatArray:
     Returns
     -------
     numpy.ndarray
-        Shape (M,), NaN where outcomes are not two-valued, no stratum holds both arms, or the memory has more rounds
-        than are gone through.
+        Shape (M,), NaN where outcomes are not two-valued, no stratum holds both arms, or the sum can take more than
+        ``MAX_EXACT_SUPPORT`` values: so many successes are as good as normal.
 
     References
     ----------
@@ -72,19 +73,15 @@ def p_values_of_draws(draws: Draws, outcomes: Outcomes) -> FloatArray:
     [0.485714]
     """
     m = len(outcomes.low)
-    result = np.full(m, np.nan)
-    masses: dict[int, FloatArray] = {}
-    observed = np.zeros(m, dtype=np.int64)
+    result, observed = np.full(m, np.nan), np.zeros(m, dtype=np.int64)
+    strata: dict[int, list[_Stratum]] = {}
     for memory, stratum in _strata_with_both_arms(draws, outcomes):
-        if len(stratum.odds) * _length(stratum.n_exposed) > _MOST_TERMS:
-            masses[memory] = np.zeros(0)
-        so_far = masses.get(memory, np.ones(1))
-        if so_far.size:
-            masses[memory] = np.convolve(so_far, stratum.masses())
-            observed[memory] += stratum.observed
-    for memory, found in masses.items():
-        if found.size:
-            result[memory] = two_sided(found[None], observed[[memory]])[0]
+        strata.setdefault(memory, []).append(stratum)
+        observed[memory] += stratum.observed
+    for memory, own in strata.items():
+        if sum(min(stratum.n_exposed, int(stratum.successes.sum())) for stratum in own) <= MAX_EXACT_SUPPORT:
+            masses = reduce(np.convolve, (stratum.masses() for stratum in own))
+            result[memory] = two_sided(masses[None], observed[[memory]])[0]
     return result
 
 
@@ -92,7 +89,7 @@ def p_values_of_draws(draws: Draws, outcomes: Outcomes) -> FloatArray:
 class _Stratum:
     """The rounds of one memory in one stratum, by propensity."""
 
-    odds: FloatArray
+    log_odds: FloatArray
     successes: FloatArray
     failures: FloatArray
     n_exposed: int
@@ -100,30 +97,30 @@ class _Stratum:
     """Successes among the exposed."""
 
     def masses(self) -> FloatArray:
-        """Return how the exposed successes are distributed given how many are exposed, from 0 to all of these."""
-        chance = self._chance()
-        yes, no = (_poisson_binomial(chance, n, self.n_exposed) for n in (self.successes, self.failures))
-        both = yes * no[::-1]
+        """Return how the exposed successes are distributed given how many are exposed, from 0 on."""
+        log_odds = self.log_odds + self._shift()
+        yes, no = (_poisson_binomial(log_odds, n, self.n_exposed) for n in (self.successes, self.failures))
+        rest = self.n_exposed - np.arange(len(yes))
+        both = yes * np.where(rest < len(no), no[np.minimum(rest, len(no) - 1)], 0.0)
         return np.asarray(both / both.sum())
 
-    def _chance(self) -> FloatArray:
-        """Return probabilities with the same odds to each other, and as many draws expected as there were.
+    def _shift(self) -> float:
+        """Return what to add to all log odds so that as many draws are expected as there were.
 
         Given the number of draws, the distribution is the same, and nothing needed lies far out in a tail.
         """
         from scipy.optimize import brentq
+        from scipy.special import expit
 
         n = self.successes + self.failures
 
-        def excess(log_factor: float) -> float:
-            tilted = self.odds * np.exp(log_factor)
-            return float((n * tilted / (1.0 + tilted)).sum()) - self.n_exposed
+        def excess(shift: float) -> float:
+            return float(n @ expit(self.log_odds + shift)) - self.n_exposed
 
         edge = 1.0
         while excess(-edge) > 0.0 or excess(edge) < 0.0:
             edge *= 2.0
-        tilted = self.odds * np.exp(brentq(excess, -edge, edge, xtol=1e-9))
-        return np.asarray(tilted / (1.0 + tilted))
+        return float(brentq(excess, -edge, edge, xtol=1e-9))
 
 
 def _strata_with_both_arms(draws: Draws, outcomes: Outcomes) -> Iterator[tuple[int, _Stratum]]:
@@ -138,28 +135,34 @@ def _strata_with_both_arms(draws: Draws, outcomes: Outcomes) -> Iterator[tuple[i
         n, n_exposed = draws.rounds[rows].sum(), draws.exposed[rows].sum()
         if not (outcomes.two_valued[memory] and 0 < n_exposed < n):
             continue
-        pi, group = np.unique(draws.propensity[rows], return_inverse=True)
         successes = np.rint((draws.total[rows] - draws.rounds[rows] * low[rows]) / scale[rows])
         exposed = np.rint((draws.total_exposed[rows] - draws.exposed[rows] * low[rows]) / scale[rows])
+        pi, group = _grouped(draws.propensity[rows], draws.rounds[rows])
         yes, every = (group_sums(group, values, len(pi)) for values in (successes, draws.rounds[rows]))
-        yield memory, _Stratum(pi / (1.0 - pi), yes, every - yes, int(n_exposed), int(exposed.sum()))
+        log_odds = np.log(pi) - np.log1p(-pi)
+        yield memory, _Stratum(log_odds, yes, every - yes, int(n_exposed), int(exposed.sum()))
 
 
-def _length(n_exposed: int) -> int:
-    """Return a power of two beyond which a count of independent draws, so many expected, has no mass to speak of.
+def _grouped(propensity: FloatArray, rounds: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Return up to some number of propensities, and which of them each of those given (ascending) is."""
+    pi, group = np.unique(propensity, return_inverse=True)
+    if len(pi) > _MOST_GROUPS:
+        group = np.arange(len(propensity)) * _MOST_GROUPS // len(propensity)
+        pi = group_sums(group, propensity * rounds, _MOST_GROUPS) / group_sums(group, rounds, _MOST_GROUPS)
+    return pi, group
 
-    By Bernstein's inequality it has less than 1e-17.
+
+def _poisson_binomial(log_odds: FloatArray, count: FloatArray, most: int) -> FloatArray:
+    """Return the masses of 0, 1, ... successes in independent trials, up to ``most`` or to all of them.
+
+    Every term is positive, so that the smallest masses are as exact as the largest.
     """
-    return 1 << int(n_exposed + 12.0 * np.sqrt(n_exposed) + 60.0).bit_length()
+    from scipy.special import gammaln, log_expit
 
-
-def _poisson_binomial(chance: FloatArray, count: FloatArray, most: int) -> FloatArray:
-    """Return the masses of 0, 1, ... ``most`` successes in independent trials, by Fourier's transform."""
-    from scipy.fft import irfft
-
-    length = _length(most)
-    turns = np.exp(-2j * np.pi * np.arange(length // 2 + 1) / length)
-    function = 1.0 + chance[:, None] * (turns - 1.0)
-    size = count @ np.log(np.maximum(np.abs(function), 1e-300))
-    masses: FloatArray = irfft(np.exp(size + 1j * (count @ np.angle(function))), n=length)
-    return np.maximum(masses[: most + 1], 0.0)
+    masses = np.ones(1)
+    for odds, n in zip(log_odds[count > 0], count[count > 0], strict=True):
+        x = np.arange(min(int(n), most) + 1)
+        ways = gammaln(n + 1) - gammaln(x + 1) - gammaln(n - x + 1)
+        mass = np.exp(ways + x * log_expit(odds) + (n - x) * log_expit(-odds))
+        masses = np.convolve(masses, mass)[: most + 1]
+    return masses

@@ -1,4 +1,4 @@
-"""A log's rounds and rosters with their names replaced by codes, in the order of the names."""
+"""A log's rounds and rosters with their names replaced by codes: of rounds in the order they come in, else of names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 
 from cmp.estimation.cells import BoolArray
-from cmp.estimation.consistency import check_planned, check_rounds
+from cmp.estimation.consistency import check_planned, check_rounds, check_unique
 from cmp.estimation.sums import FloatArray, IntArray
 
-__all__ = ["CodedLog", "code_log"]
+__all__ = ["CodedLog", "code_log", "integers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,11 @@ class CodedLog:
         return coded.join(memories, on="memory_id", **left).drop("memory_id")  # type: ignore[arg-type]
 
 
+def integers(series: pl.Series) -> IntArray:
+    """Return a column of whole numbers."""
+    return series.cast(pl.Int64).to_numpy()
+
+
 def code_log(
     rounds: pl.DataFrame, blocks: pl.DataFrame, rosters: pl.DataFrame, strata: list[str], key: list[str]
 ) -> CodedLog:
@@ -99,8 +104,12 @@ def code_log(
     ScopeError
         For a round of another scope than its block's.
     ValueError
-        For a round of a block that is not there.
+        For a round of a block that is not there, or a block or a row of a roster that is there twice.
     """
+    check_unique(blocks, ["block_id"], "blocks")
+    check_unique(rosters, ["block_id", "memory_id"], "rosters")
+    if rounds["episode_id"].null_count() < rounds.height:
+        rounds = rounds.sort("round_id")  # episodes are told apart by their rounds' codes
     blocks = blocks.sort("block_id").with_row_index("block")
     placed = rounds.join(
         blocks.select("block_id", "block", scope_of_block="scope"),
@@ -159,8 +168,3 @@ def _strata_of(
     if "earlier" in strata:
         seen = seen.with_columns(length=pl.col("length") - pl.col("earlier").cast(pl.Int64))
     return seen.sort(columns)
-
-
-def integers(series: pl.Series) -> IntArray:
-    """Return a column of whole numbers."""
-    return series.cast(pl.Int64).to_numpy()

@@ -12,7 +12,7 @@ from cmp.estimation.cells import BoolArray
 from cmp.estimation.consistency import check_drawn
 from cmp.estimation.log_codes import CodedLog, integers
 from cmp.estimation.settled import LogFrames, collected
-from cmp.estimation.sums import FloatArray, IntArray, matches
+from cmp.estimation.sums import FloatArray, IntArray
 
 __all__ = ["Events", "Withholdings", "events_of", "withholdings_of"]
 
@@ -105,14 +105,23 @@ def events_of(log: LogFrames, coded: CodedLog, bars: pl.DataFrame) -> Events:
 
 
 def _after_removal(coded: CodedLog) -> tuple[IntArray, IntArray]:
-    """List the rounds at or after a member's removal from its block."""
+    """List the rounds at or after a member's removal from its block; those of an unknown row among them."""
     removed = np.flatnonzero(np.isfinite(coded.removed))
     block = coded.block[coded.stratum]
-    order = np.argsort(block, kind="stable")
-    which, place = matches(block[order], coded.block_of_member[removed])
-    rounds, member = order[place], removed[which]
-    late = coded.block_row[rounds] >= coded.removed[member]
-    return rounds[late], member[late]
+    order = np.lexsort((coded.block_row, block))  # NaN is last
+    ends = np.searchsorted(block[order], coded.block_of_member[removed], side="right")
+    late = [
+        end - np.count_nonzero(~(coded.block_row[order[start:end]] < row))
+        for start, end, row in zip(
+            np.searchsorted(block[order], coded.block_of_member[removed]),
+            ends,
+            coded.removed[removed],
+            strict=True,
+        )
+    ]
+    n = ends - np.array(late, dtype=np.int64)
+    place = np.repeat(ends - np.cumsum(n), n) + np.arange(n.sum())
+    return order[place], np.repeat(removed, n)
 
 
 def withholdings_of(log: LogFrames, coded: CodedLog, bars: pl.DataFrame) -> Withholdings:
@@ -129,6 +138,8 @@ def withholdings_of(log: LogFrames, coded: CodedLog, bars: pl.DataFrame) -> With
         )
         .select("round_id", "memory_id", "kept", "away")
     )
+    if not getattr(log, "has_unique_rows", False):
+        rows = rows.unique()
     named: pl.DataFrame = collected(rows).to_native()
     if bars.height:
         named = named.join(bars, on=["round_id", "memory_id"], how="anti")

@@ -6,10 +6,9 @@ import numpy as np
 
 from cmp.estimation.assembly import LogStatistics
 from cmp.estimation.cells import Arm, Cells
-from cmp.estimation.independent_draws import Draws
 from cmp.estimation.sums import FloatArray, IntArray, group_least, group_sums
 
-__all__ = ["STRATA", "draws_of_merged", "merge_short_strata"]
+__all__ = ["STRATA", "merge_short_strata"]
 
 STRATA = ("block", "query", "merged")
 
@@ -79,16 +78,6 @@ def merge_short_strata(found: LogStatistics) -> Cells:
         information=add(cells.information),
         place=first,
     )
-
-
-def draws_of_merged(found: LogStatistics) -> Draws:
-    """Return the rounds of each block as those of the stratum that it is merged into."""
-    cells = found.cells
-    known = cells.exposed.n + cells.control.n > 0
-    cells, group = cells.select(known), _runs(found)[found.stratum[known]]
-    totals = [arm.total + arm.n * cells.offset for arm in (cells.exposed, cells.control)]
-    n1, n = cells.exposed.n, cells.exposed.n + cells.control.n
-    return Draws(cells.memory, group, cells.propensity, n, n1, totals[0] + totals[1], totals[0])
 
 
 def _runs(found: LogStatistics) -> IntArray:

@@ -68,7 +68,8 @@ def memory_rounds(coded: CodedRows, found: RowStatistics) -> Callable[[int], Mem
 
 
 def draws_of_rows(coded: CodedRows, found: RowStatistics) -> Draws:
-    """Return the rows with an outcome that are in an arm."""
+    """Return the rows with an outcome that are in an arm; all of them are listed."""
+    assert not found.implied
     use = found.use & ~np.isnan(coded.y[coded.round])
     rounds, z = coded.round[use], coded.assigned[use].astype(np.float64)
     memory, y = np.searchsorted(found.keys, coded.key[use]), coded.y[rounds]

@@ -49,7 +49,7 @@ def settled_rounds(
     if by_query and frame["group"].null_count():
         bare = frame.filter(frame["group"].is_null())["round_id"][0]
         raise ValueError(
-            f"round {bare!r} has neither a group nor a query hash; pass group= to retrieve, or by='memory'"
+            f"round {bare!r} has neither a group nor a query hash; pass group= to retrieve, or do not ask for queries"
         )
     return frame
 

@@ -14,7 +14,7 @@ from cmp.estimation.margins import Margins, count_margins
 from cmp.estimation.moments import Moments
 from cmp.estimation.sums import FloatArray, IntArray, group_least, group_sums
 
-__all__ = ["BoundSums", "Counts", "Summary", "summarize"]
+__all__ = ["BoundSums", "Counts", "Summary", "margins_of_cells", "summarize"]
 
 Sums = TypeVar("Sums")
 
@@ -165,7 +165,7 @@ def summarize(
         contrast.moments,
         Counts(*counts),
         tallies,
-        _margins(contrast, outcomes, m),
+        margins_of_cells(contrast.cells, outcomes),
         outcomes.two_valued & (not cells.weighted),
         count_margins(cells.memory[torn], x1, n1, x0, n0, m),
         group_sums(cells.memory, both, m).astype(np.int64),
@@ -173,14 +173,14 @@ def summarize(
     )
 
 
-def _margins(contrast: Contrast, outcomes: Outcomes, m: int) -> Margins:
-    """Count successes of two-valued outcomes, where propensities are constant inside strata."""
-    cells = contrast.cells.select(outcomes.two_valued[contrast.cells.memory] & (not contrast.cells.weighted))
+def margins_of_cells(cells: Cells, outcomes: Outcomes) -> Margins:
+    """Count successes of two-valued outcomes, one a memory, where propensities are constant inside strata."""
+    cells = cells.select(outcomes.two_valued[cells.memory] & (not cells.weighted))
     low, scale = outcomes.low[cells.memory], (outcomes.high - outcomes.low)[cells.memory]
     x1, x0 = (
         np.rint((arm.total + arm.n * (cells.offset - low)) / scale) for arm in (cells.exposed, cells.control)
     )
-    return count_margins(cells.memory, x1, cells.exposed.n, x0, cells.control.n, m)
+    return count_margins(cells.memory, x1, cells.exposed.n, x0, cells.control.n, len(outcomes.low))
 
 
 def _bound_sums(cells: Cells, both: BoolArray, m: int, weights: str) -> BoundSums:

@@ -19,7 +19,6 @@ __all__ = [
     "group_least",
     "group_sums",
     "limb_quanta",
-    "limb_sums",
     "matches",
     "order_free_sums",
     "row_codes",

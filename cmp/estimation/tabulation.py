@@ -13,7 +13,6 @@ from cmp.estimation.cells import BoolArray, Cells, Outcomes, Tallies
 from cmp.estimation.clustered import clustered_inference, score_p_values
 from cmp.estimation.clusters import Clusters
 from cmp.estimation.estimators import Contrast, combine_strata
-from cmp.estimation.independent_draws import Draws, p_values_of_draws
 from cmp.estimation.intervals import INTERVALS, Interval, confidence_limits, p_values_of_t
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.randomization import MemoryRounds, randomization_limits
@@ -48,7 +47,7 @@ def tabulate(
     clusters: Clusters | None = None,
     content_changed: BoolArray | None = None,
     rounds_of: Callable[[int], MemoryRounds] | None = None,
-    draws: Callable[[], Draws] | None = None,
+    exact: Callable[[Outcomes], FloatArray] | None = None,
 ) -> pl.DataFrame:
     """Map statistics per (memory, stratum) to the table of utilities.
 
@@ -70,8 +69,8 @@ def tabulate(
         Shape (M,).
     rounds_of
         Returns the rounds of a row of the table; needed by ``interval="randomization"`` alone.
-    draws
-        Returns all rounds with an outcome, for exact tests where propensities differ inside strata.
+    exact
+        Returns exact p-values of two-valued outcomes, NaN where there is none, if propensities differ inside strata.
 
     Raises
     ------
@@ -81,7 +80,7 @@ def tabulate(
     m = len(family)
     contrast = combine_strata(cells, m, estimator=analysis.estimator, weights=analysis.weights)
     summary = summarize(cells, contrast, tallies, outcomes, weights=analysis.weights)
-    interval, p = _intervals(contrast, summary, outcomes, family, analysis, rounds_of, draws)
+    interval, p = _intervals(contrast, summary, outcomes, family, analysis, rounds_of, exact)
     unknown = np.zeros(m, dtype=bool) if clustered is None else clustered & np.isfinite(contrast.utility)
     interval, p = interval.without(unknown), np.where(unknown, np.nan, p)
     if clusters is not None:
@@ -186,7 +185,7 @@ def _intervals(
     family: IntArray,
     analysis: Analysis,
     rounds_of: Callable[[int], MemoryRounds] | None,
-    draws: Callable[[], Draws] | None,
+    exact: Callable[[Outcomes], FloatArray] | None,
 ) -> tuple[Interval, FloatArray]:
     """Return intervals and p-values of the kind asked for."""
     kind, level = analysis.interval, analysis.level
@@ -199,7 +198,7 @@ def _intervals(
                 "is the same within a stratum: pass strata in which it is, or use another interval"
             )
         return randomization_limits(contrast, rounds_of, weights=analysis.weights, level=level)
-    return _limits(summary, outcomes, family, analysis, draws)
+    return _limits(summary, outcomes, family, analysis, exact)
 
 
 def _limits(
@@ -207,13 +206,13 @@ def _limits(
     outcomes: Outcomes,
     family: IntArray,
     analysis: Analysis,
-    draws: Callable[[], Draws] | None,
+    exact: Callable[[Outcomes], FloatArray] | None,
 ) -> tuple[Interval, FloatArray]:
     kind, level = analysis.interval, analysis.level
     interval = confidence_limits(
         summary.moments, outcomes=outcomes, family=family, interval=kind, level=level
     )
-    return interval, _p_values(summary, interval, outcomes, draws)
+    return interval, _p_values(summary, interval, outcomes, exact)
 
 
 def _clustered(
@@ -254,21 +253,21 @@ def _say_complete_cases(reason: npt.NDArray[np.object_], summary: Summary) -> No
 
 
 def _p_values(
-    summary: Summary, interval: Interval, outcomes: Outcomes, draws: Callable[[], Draws] | None
+    summary: Summary, interval: Interval, outcomes: Outcomes, exact: Callable[[Outcomes], FloatArray] | None
 ) -> FloatArray:
     """Exact for two-valued outcomes; else, or where that would take too long, the interval's own.
 
     A score interval's p-value is below .001 five times as often as it should be where success is rare.
     """
-    exact = outcomes.two_valued & summary.has_margins
-    if exact.all():
+    counted = outcomes.two_valued & summary.has_margins
+    if counted.all():
         return summary.margins.p_values()
-    approximate = p_values_of_t(summary.moments.utility, interval)
-    if (score := (interval.method == "newcombe") & ~exact).any():
-        own = score_p_values(summary.moments, outcomes)
-        given = np.full(len(own), np.nan) if draws is None else p_values_of_draws(draws(), outcomes)
-        approximate = np.where(score, np.where(np.isnan(given), own, given), approximate)
-    return np.where(exact, summary.margins.p_values(), approximate) if exact.any() else approximate
+    p = p_values_of_t(summary.moments.utility, interval)
+    if (rest := outcomes.two_valued & ~counted).any():
+        score = np.where(interval.method == "newcombe", score_p_values(summary.moments, outcomes), p)
+        given = np.full(len(p), np.nan) if exact is None else exact(outcomes)
+        p = np.where(rest, np.where(np.isnan(given), score, given), p)
+    return np.where(counted, summary.margins.p_values(), p) if counted.any() else p
 
 
 def _states(

@@ -30,6 +30,9 @@ _FLAGS: Final = ("assigned", "eligible")
 _NUMBERS: Final = ("propensity", "outcome", "k")
 _IDS: Final = ("round_id", "memory_id", "scope", "stratum", "group", "episode_id")
 
+#: Of these, what there is too much of to remember how each was spelt.
+_MANY: Final = ("round_id", "episode_id")
+
 
 def read_jsonl(
     *paths: str | os.PathLike[str],
@@ -93,7 +96,7 @@ def read_jsonl(
         round_id=round, memory_id=memory, assigned=assigned, propensity=propensity, outcome=outcome,
         scope=scope, stratum=stratum, group=query, episode_id=episode, eligible=eligible, k=k,
     )  # fmt: skip
-    kinds: dict[str, dict[str, bool]] = {name: {} for name in _IDS}
+    kinds: dict[str, dict[str, bool]] = {name: {} for name in _IDS if name not in _MANY}
     schema = {
         name: pl.Boolean if name in _FLAGS else pl.Float64 if name in _NUMBERS else pl.String
         for name in names
@@ -171,7 +174,8 @@ def _value(
         if value is None and name == "episode_id":
             return None
         text = canonical_id(value, repr(field))
-        check_one_type(text, value, kinds[name])
+        if name in kinds:
+            check_one_type(text, value, kinds[name])
         return text
     if name in _FLAGS:
         if value not in (0, 1) or not isinstance(value, int | float):

@@ -104,6 +104,26 @@ def test_scopes_are_read_one_at_a_time():
     assert arrays.named(estimate(**arrays.design).frame)["scope"].to_list() == ["t", "t"]
 
 
+def test_a_scope_whose_blocks_are_all_idle_has_no_randomized_round():
+    log = HandMadeLog()
+    log.block("b", 2, {"m": 1, "other": 1})
+    log.block("idle", 2, {"m": 1, "other": 1}, scope="t")
+    log.round("r0", "b", 0, ["m"], 1.0)
+    log.round("r1", "b", 1, ["other"], 0.0)
+    assert log_arrays(log).scope == "s"
+    with pytest.raises(ValueError, match="no randomized round of scope 't'"):
+        log_arrays(log, "t")
+
+
+def test_rounds_that_share_an_outcome_make_no_arrays():
+    log = HandMadeLog()
+    log.block("b", 2, {"m": 1, "other": 1})
+    for t, drawn in enumerate(("m", "other")):
+        log.round(f"r{t}", "b", t, [drawn], 1.0, episode_id="e")
+    with pytest.raises(ValueError, match="share an episode's outcome"):
+        log_arrays(log)
+
+
 def test_what_is_too_large_for_an_array_is_refused(monkeypatch):
     monkeypatch.setattr("cmp.estimation.design_matrix._MOST_ENTRIES", 10)
     with pytest.raises(ValueError, match="do not fit into an array"):

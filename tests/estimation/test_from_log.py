@@ -8,6 +8,7 @@ from cmp.errors import ConflictingOutcomeError
 from cmp.estimation import differential_missingness, estimate, missing_outcome_bounds, utilities
 from tests.estimation.golden import golden
 from tests.estimation.logs import HandMadeLog, simulated, two_arms
+from tests.estimation.test_clustered import random_log
 
 
 def row(log: HandMadeLog, memory: str = "m", **options) -> dict:
@@ -308,3 +309,50 @@ def test_two_logs_merged_give_the_precision_weighted_mean_of_each():
     want = sum(u * w for u, w in values) / sum(w for _, w in values)
     assert row(merged)["utility"] == pytest.approx(want, abs=1e-12)
     assert row(merged)["n_strata"] == 2
+
+
+@pytest.mark.parametrize("table", ["blocks", "rosters"])
+def test_a_block_or_a_row_of_a_roster_that_stands_twice_is_refused(table):
+    log = two_arms([1.0, 0.0], [0.0, 1.0])
+    log.rows[table].append(dict(log.rows[table][0]))
+    with pytest.raises(ValueError, match=f"of {table} stand in the log more than once"):
+        utilities(log)
+
+
+def test_a_drawn_round_of_an_unknown_row_is_no_control_where_the_memory_was_removed():
+    log = HandMadeLog()
+    log.block("b", 8, {"m": 4, "other": 4}, m=6)
+    for t in range(8):
+        drawn = "m" if t % 2 == 0 and t < 6 else "other"
+        log.round(f"r{t}", "b", None if t in (0, 1) else t, [drawn], float(t % 2 == 0))
+    row = utilities(log).frame.row(0, named=True)
+    assert (row["memory_id"], row["n_exposed"], row["n_control"]) == ("m", 2, 2)
+
+
+def test_removals_are_those_listed_one_by_one():
+    rng = np.random.default_rng(4)
+    log = HandMadeLog()
+    removed = {"m1": 3, "m3": 9, "m4": 0}
+    log.block("b", 12, {f"m{i}": 2 for i in range(6)}, **removed)
+    rows = rng.permutation(12)
+    rounds = []
+    for t in rows:
+        drawn = [f"m{i}" for i in (t % 6,) if t < removed.get(f"m{i}", 99)]
+        rounds.append((int(t), drawn))
+        log.round(f"r{t}", "b", int(t), drawn, float(t))
+    for row in utilities(log).frame.iter_rows(named=True):
+        eligible = [(t, d) for t, d in rounds if t < removed.get(row["memory_id"], 99)]
+        exposed = sum(row["memory_id"] in d for _, d in eligible)
+        assert (row["n_exposed"], row["n_control"]) == (exposed, len(eligible) - exposed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_condensing_changes_nothing_where_what_carries_over_is_left_out(seed, monkeypatch):
+    log = random_log(seed)
+    frame = utilities(log, carryover="exclude").frame
+    monkeypatch.setattr("cmp.estimation.from_log.condenses", lambda _: False)
+    whole = utilities(log, carryover="exclude").frame
+    for name in ("utility", "ci_low", "ci_high", "n_exposed", "n_control", "n_strata"):
+        np.testing.assert_allclose(
+            frame[name].cast(float).fill_null(np.nan), whole[name].cast(float).fill_null(np.nan), rtol=1e-12
+        )

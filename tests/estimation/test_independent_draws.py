@@ -94,15 +94,54 @@ def test_two_values_need_not_be_0_and_1():
     assert plain == scaled
 
 
-def test_a_memory_with_more_rounds_than_are_gone_through_is_left_to_its_interval(monkeypatch):
+def test_where_successes_are_too_many_to_go_through_the_interval_decides(monkeypatch):
     rng = np.random.default_rng(3)
     pi, y = rng.uniform(0.1, 0.4, (60, 1)), (rng.random(60) < 0.3) * 1.0
     drawn = rng.random((60, 1)) < pi
     exact = estimate(drawn, y, propensity=pi, estimator="hajek").frame["p_value"][0]
-    monkeypatch.setattr("cmp.estimation.independent_draws._MOST_TERMS", 10)
+    monkeypatch.setattr("cmp.estimation.independent_draws.MAX_EXACT_SUPPORT", 1)
     of_interval = estimate(drawn, y, propensity=pi, estimator="hajek").frame["p_value"][0]
     assert of_interval is not None
     assert exact != of_interval
+
+
+def test_which_interval_was_asked_for_changes_no_exact_p_value():
+    rng = np.random.default_rng(3)
+    pi, y = rng.uniform(0.1, 0.4, (60, 1)), (rng.random(60) < 0.3) * 1.0
+    drawn = rng.random((60, 1)) < pi
+    found = {
+        estimate(drawn, y, propensity=pi, estimator="hajek", interval=kind).frame["p_value"][0]
+        for kind in ("auto", "neyman", "moderated")
+    }
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("chance", [1e-300, 1e-12, 1 - 1e-12])
+def test_propensities_at_the_edge_are_no_trouble(chance):
+    rng = np.random.default_rng(6)
+    pi = np.where(np.arange(40) % 2, chance, 0.3)
+    y, drawn = (rng.random(40) < 0.4) * 1.0, np.where(np.arange(40) % 2, chance > 0.5, rng.random(40) < 0.3)
+    drawn[1] = True
+    found = p_values_of_draws(listed(pi, y, drawn), of_bits())[0]
+    assert 0 < found <= 1
+
+
+def test_the_smallest_p_values_are_right():
+    """200 rounds of two propensities, all exposed successes and no control ones: one assignment is as unlikely."""
+    pi, drawn = np.where(np.arange(200) % 2, 0.25, 0.24), np.arange(200) < 60
+    found = p_values_of_draws(listed(pi, drawn * 1.0, drawn), of_bits())[0]
+    from scipy.special import comb
+
+    assert found == pytest.approx(1.0 / comb(200, 60), rel=0.5)
+
+
+def test_more_propensities_than_are_told_apart_give_nearly_the_same(monkeypatch):
+    rng = np.random.default_rng(11)
+    pi, y = rng.uniform(0.02, 0.2, 900), (rng.random(900) < 0.1) * 1.0
+    drawn = rng.random(900) < pi
+    rough = p_values_of_draws(listed(pi, y, drawn), of_bits())[0]
+    monkeypatch.setattr("cmp.estimation.independent_draws._MOST_GROUPS", 10**6)
+    assert rough == pytest.approx(p_values_of_draws(listed(pi, y, drawn), of_bits())[0], rel=1e-3)
 
 
 def test_rare_successes_are_not_called_surprising_too_often():

@@ -113,3 +113,40 @@ def test_under_the_uniform_design_an_earlier_turn_changes_no_chance():
     # r1 follows an exposure; the other turns stand together
     assert (got["n_exposed"], got["n_control"], got["n_strata"]) == (2, 3, 1)
     assert got["utility"] == pytest.approx((0 + 5) / 2 - (2 + 3 + 4) / 3)
+
+
+def test_a_p_value_of_merged_blocks_is_that_of_each_block_given_how_often_it_drew():
+    """Counts are fixed in every balanced block, so no other test is exact; enumeration of four blocks of five."""
+    log = HandMadeLog()
+    for block in range(4):
+        log.block(f"b{block}", 5, {"m": 1, "other": 4})
+        for t in range(5):
+            log.round(
+                f"r{block}{t}",
+                f"b{block}",
+                t,
+                ["m" if t == 0 else "other"],
+                float(t == (0 if block < 3 else 1)),
+            )
+    merged = utilities(log, estimator="hajek", strata="merged").frame
+    plain = utilities(log, estimator="hajek").frame
+    # each block shows the success with probability 1/5: at least three of four do
+    expected = 4 * 0.2**3 * 0.8 + 0.2**4
+    assert merged.filter(memory_id="m")["p_value"][0] == pytest.approx(expected, rel=1e-9)
+    assert merged["p_value"].to_list() == plain["p_value"].to_list()
+
+
+def test_a_p_value_of_merged_blocks_counts_the_rounds_that_kept_or_withheld():
+    rng = np.random.default_rng(0)
+    log = HandMadeLog()
+    for block in range(8):
+        log.block(f"b{block}", 5, {"m": 1, "other": 4})
+        for t in range(5):
+            name, kept = f"r{block}{t}", bool(rng.random() < 0.5)
+            log.round(name, f"b{block}", t, ["other"], float(kept))
+            arm = "ranked" if kept else "withheld"
+            log.add("exposures", round_id=name, memory_id="m", arm=arm, assigned=False, propensity=0.5)
+    for strata in ("block", "merged"):
+        row = utilities(log, estimator="hajek", strata=strata).frame.filter(memory_id="m").row(0, named=True)
+        assert row["ci_low"] > 0, strata
+        assert row["p_value"] < 0.01, strata

@@ -114,7 +114,7 @@ def test_intervals_cover_while_rosters_grow_and_levels_drift(kind):
 def test_without_an_exact_test_a_p_value_is_one_less_the_level_at_which_the_interval_touches_zero(
     monkeypatch,
 ):
-    monkeypatch.setattr("cmp.estimation.independent_draws._MOST_TERMS", 0)
+    monkeypatch.setattr("cmp.estimation.independent_draws.MAX_EXACT_SUPPORT", -1)
     for seed in range(5):
         z, y, eligible, pi, _ = growing("binary", seed)
         arguments = {"eligible": eligible, "propensity": pi, "estimator": "hajek"}
