@@ -103,35 +103,6 @@ def split_by_scope(values: FloatArray, scope: IntArray, n_terms: int) -> list[Fl
     return [limb * unit for limb in split_into_limbs(values / unit, n_terms)]
 
 
-def limb_sums(groups: IntArray, limbs: list[FloatArray], rows: IntArray, n_groups: int) -> FloatArray:
-    """Sum limbs within groups, exactly.
-
-    Parameters
-    ----------
-    groups
-        Shape (E,), the group of each term, in ``0..n_groups - 1``.
-    limbs
-        What :func:`split_into_limbs` made of values of shape (T,).
-    rows
-        Shape (E,), which value each term is: in one group, each value at most once.
-    n_groups
-        Number of groups.
-
-    Returns
-    -------
-    Shape (L, n_groups), a row a limb. Differences of such arrays are exact too; add the rows up last.
-
-    Examples
-    --------
-    >>> limbs = split_into_limbs(np.array([0.1, 0.2, 0.3]), 3)
-    >>> there, back = np.array([0, 1, 2]), np.array([2, 1, 0])
-    >>> one = np.zeros(3, int)
-    >>> bool((limb_sums(one, limbs, there, 1) == limb_sums(one, limbs, back, 1)).all())
-    True
-    """
-    return np.stack([group_sums(groups, limb[rows], n_groups) for limb in limbs])
-
-
 def distinct(codes: IntArray, n_codes: int) -> tuple[IntArray, IntArray]:
     """Return the codes that occur, sorted, and the place of each; without sorting where most codes occur.
 
