@@ -44,6 +44,9 @@ __all__ = [
 SLACK, LEAST_SECONDS, MEMORY = 4.0, 20.0, 8 << 30
 BASELINE_SECONDS = 3600.0
 
+#: A test that takes longer, a simulation mostly, is left out: every survivor would wait for all of them.
+SLOW_SECONDS = 1.0
+
 _COPIED = ("cmp", "tests", "experiments", "pyproject.toml")
 _PRELOADED = (
     "numpy",
@@ -58,7 +61,9 @@ _PRELOADED = (
 
 #: Exit code of a process that could not import the module at all.
 NO_MODULE = 70
-_OUTCOMES = {0: "survived", NO_MODULE: "incompetent"}
+#: Pytest's where every test was left out.
+NO_TESTS = 5
+_OUTCOMES = {0: "survived", NO_TESTS: "survived", NO_MODULE: "incompetent"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,33 +98,46 @@ class Bench:
         self.package = package
         self._files = list(files)
         self._scratch = place.parent / "output.txt"
-        self._times: dict[str, float] | None = None
+        self._durations: dict[str, float] | None = None
         self._process: Any = None
         self._is_stopped = False
 
     @property
-    def times(self) -> dict[str, float]:
-        """Seconds that each test file takes with nothing changed; measured once, or told.
+    def durations(self) -> dict[str, float]:
+        """Seconds that each test takes with nothing changed; measured once, or told.
 
         Raises
         ------
         FailingTestsError
             Where a test fails with nothing changed.
         """
-        if self._times is None:
+        if self._durations is None:
             code, _ = self._run(self._files, BASELINE_SECONDS)
             if code != 0:
                 raise FailingTestsError(
                     f"{self._first_failure() or 'pytest'} fails with nothing changed (it ended with {code}); "
                     f"mutants say nothing until it passes:\n{self._scratch.read_text('utf-8')[-2000:]}"
                 )
-            measured = json.loads(self._scratch.with_suffix(".json").read_text("utf-8"))
-            self._times = {file: measured.get(file, 0.0) for file in self._files}
-        return self._times
+            self._durations = json.loads(self._scratch.with_suffix(".json").read_text("utf-8"))
+        return self._durations
 
-    @times.setter
-    def times(self, times: dict[str, float]) -> None:
-        self._times = times
+    @durations.setter
+    def durations(self, durations: dict[str, float]) -> None:
+        self._durations = durations
+
+    @property
+    def slow(self) -> list[str]:
+        """The tests that are left out."""
+        return [test for test, seconds in self.durations.items() if seconds > SLOW_SECONDS]
+
+    @property
+    def times(self) -> dict[str, float]:
+        """Seconds that each test file takes, without the tests that are left out."""
+        times = dict.fromkeys(self._files, 0.0)
+        for test, seconds in self.durations.items():
+            if seconds <= SLOW_SECONDS:
+                times[test.split("::")[0]] += seconds
+        return times
 
     @property
     def limit(self) -> float:
@@ -134,11 +152,11 @@ class Bench:
     def try_out(self, mutant: Mutant) -> Trial:
         """Run the tests with the mutant in place, until the first failure."""
         place = self.place / mutant.site.module
-        files, limit = self.tests_for(mutant.site.module), self.limit
+        files, limit, slow = self.tests_for(mutant.site.module), self.limit, self.slow
         original = place.read_text("utf-8")
         place.write_text(mutant.source, "utf-8")
         try:
-            code, seconds = self._run(files, limit, mutant.site.module)
+            code, seconds = self._run(files, limit, mutant.site.module, slow)
         finally:
             place.write_text(original, "utf-8")
         if code is None:
@@ -147,11 +165,14 @@ class Bench:
         outcome = _OUTCOMES.get(code, "killed")
         return Trial(outcome, self._first_failure() if outcome == "killed" else "", seconds)
 
-    def _run(self, files: Sequence[str], limit: float, module: str = "") -> tuple[int | None, float]:
+    def _run(
+        self, files: Sequence[str], limit: float, module: str = "", left_out: Sequence[str] = ()
+    ) -> tuple[int | None, float]:
         """Return pytest's exit code, None after ``limit`` seconds, and the wall time."""
         begun = time.monotonic()
         process = _context().Process(
-            target=run_tests, args=(str(self.place), list(files), str(self._scratch), module)
+            target=run_tests,
+            args=(str(self.place), list(files), str(self._scratch), module, list(left_out)),
         )
         process.start()
         self._process = process
@@ -252,7 +273,7 @@ def trials(drawn: Sequence[Mutant], benches: Sequence[Bench], known: Known) -> I
     """Yield each mutant's trial in order, as many at a time as there are benches."""
     free: SimpleQueue[Bench] = SimpleQueue()
     for tried in benches:
-        tried.times = benches[0].times
+        tried.durations = benches[0].durations
         free.put(tried)
 
     def one(mutant: Mutant) -> Trial:
@@ -279,11 +300,17 @@ def _context() -> Any:
 
 
 class _Plugin:
-    """For pytest: examples are not shrunk, for a failure is all that is asked; and each file's time is noted."""
+    """For pytest: examples are not shrunk, for a failure is all that is asked; slow tests left out; times noted."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, left_out: Sequence[str]) -> None:
         self._place = place
+        self._left_out = set(left_out)
         self._times: dict[str, float] = {}
+
+    def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
+        left_out = [item for item in items if item.nodeid in self._left_out]
+        items[:] = [item for item in items if item.nodeid not in self._left_out]
+        config.hook.pytest_deselected(items=left_out)
 
     def pytest_sessionstart(self) -> None:
         from hypothesis import Phase, settings
@@ -294,14 +321,13 @@ class _Plugin:
         settings.load_profile("mutation")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        file = report.nodeid.split("::")[0]
-        self._times[file] = self._times.get(file, 0.0) + report.duration
+        self._times[report.nodeid] = self._times.get(report.nodeid, 0.0) + report.duration
 
     def pytest_sessionfinish(self) -> None:
         self._place.write_text(json.dumps(self._times), "utf-8")
 
 
-def run_tests(place: str, files: list[str], output: str, module: str) -> None:
+def run_tests(place: str, files: list[str], output: str, module: str, left_out: list[str]) -> None:
     """Run pytest in a copy of the tree, and end this process with its exit code."""
     import resource
 
@@ -322,7 +348,7 @@ def run_tests(place: str, files: list[str], output: str, module: str) -> None:
     import pytest
 
     options = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--rootdir", place]
-    code = pytest.main([*options, *files], plugins=[_Plugin(Path(output).with_suffix(".json"))])
+    code = pytest.main([*options, *files], plugins=[_Plugin(Path(output).with_suffix(".json"), left_out)])
     loaded = sys.modules.get("cmp")
     if loaded is not None and not str(loaded.__file__).startswith(place):
         code = pytest.ExitCode.INTERNAL_ERROR

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from cmp.serving.offline import progress_bar
 from experiments.markdown import percent, pipe_table
-from experiments.mutant_trials import Known, bench, fingerprint, trials
+from experiments.mutant_trials import SLOW_SECONDS, Known, bench, fingerprint, trials
 from experiments.mutants import mutants, operators_version
 from experiments.records import ROOT, Run, data_home, plain_endings
 
@@ -106,6 +106,7 @@ def main(
             "sample": size,
             "workers": workers,
             "level": LEVEL,
+            "slow_seconds": SLOW_SECONDS,
             "operators": f"cosmic-ray {operators_version()}",
         }
         run = Run.start("mutation", parameters=parameters, seeds={"sample": seed}, allow_dirty=allow_dirty)
@@ -207,7 +208,9 @@ def page(frame: pl.DataFrame, sample: int) -> str:
         "# Would the tests notice?",
         "A mutant is a module with one thing changed: an operator, a number, a condition, a loop, a decorator. Mutants "
         f"tried: {how}. For each, the subpackage's tests and examples are run until one fails. *Found* are those "
-        "killed by a failing test, and those whose tests never ended. A mutant that cannot be imported is "
+        "killed by a failing test, and those whose tests never ended. Tests of more than "
+        f"{SLOW_SECONDS:g} s, simulations mostly, are left out, so that what they alone would notice counts as a "
+        "survivor. A mutant that cannot be imported is "
         "*incompetent* and counts nowhere. Changes of annotations, and changes that do not compile, are no mutants.",
         pipe_table(
             [

@@ -122,7 +122,7 @@ def test_an_interrupt_stops_the_trial_under_way_and_records_nothing(tree: Path, 
     place = tmp_path / "known.jsonl"
     endless = changed("left.pop()", "left[0]")
     with bench(tree, "toy") as tried:
-        tried.times = dict.fromkeys(files_that_test(tree, "toy"), 0.0)  # so the limit is 20 seconds
+        tried.durations = dict.fromkeys(files_that_test(tree, "toy"), 0.0)  # so the limit is 20 seconds
         begun = time.monotonic()
         threading.Timer(6.0, tried.stop).start()
         with pytest.raises(InterruptedError):
@@ -276,3 +276,17 @@ def test_every_explanation_is_of_a_line_that_is_there():
         lines = [line.strip() for line in (ROOT / entry.module).read_text("utf-8").splitlines()]
         assert entry.line in lines, f"{entry.module} holds no line {entry.line!r} any more"
         assert entry.why.endswith(".")
+
+
+@forks
+def test_a_slow_test_is_left_out_and_what_it_alone_notices_survives(tree: Path):
+    change = changed("done = 0", "done = 1")
+    with bench(tree, "toy") as tried:
+        measured = tried.durations
+        assert not tried.slow
+        tried.durations = {test: 60.0 if test.startswith("tests/") else 0.1 for test in measured}
+        assert tried.slow == [test for test in measured if test.startswith("tests/")]
+        assert tried.limit < 60
+        assert tried.try_out(change).outcome == "killed"  # by the example
+        tried.durations = dict.fromkeys(measured, 60.0)
+        assert tried.try_out(change).outcome == "survived"
