@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -85,8 +85,11 @@ def main(
     smoke: Annotated[bool, typer.Option(help="Two mutants of one module, in seconds.")] = False,
     package: Annotated[list[str] | None, typer.Option(help="design or estimation; both by default.")] = None,
     sample: Annotated[
-        int, typer.Option(help="Mutants drawn of each subpackage, if it has as many; 0 tries all.", min=0)
-    ] = 0,
+        list[int] | None,
+        typer.Option(
+            help="Mutants drawn of a subpackage that has more; 0 tries all. Once, or once a package.", min=0
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the sample.", min=0)] = 1,
     workers: Annotated[int, typer.Option(help="Trials at a time, each in a copy of its own.", min=1)] = 1,
     results: Annotated[Path, typer.Option(help="Where to write.")] = Path("results"),
@@ -98,12 +101,15 @@ def main(
     packages = ["design"] if smoke else list(package or PACKAGES)
     if unknown := set(packages) - set(PACKAGES):
         raise typer.BadParameter(f"{unknown.pop()} is none of {', '.join(PACKAGES)}", param_hint="--package")
-    size = SMOKE_SAMPLE if smoke else sample
+    drawn = [SMOKE_SAMPLE] if smoke else (sample or [0])
+    if len(drawn) not in (1, len(packages)):
+        raise typer.BadParameter(f"{len(drawn)} sizes for {len(packages)} packages", param_hint="--sample")
+    sizes = dict(zip(packages, drawn * len(packages) if len(drawn) == 1 else drawn, strict=True))
     with plain_endings(console, "trials so far are kept, run again to go on"):
         parameters = {
             "smoke": smoke,
             "packages": packages,
-            "sample": size,
+            "sample": sizes,
             "workers": workers,
             "level": LEVEL,
             "slow_seconds": SLOW_SECONDS,
@@ -111,12 +117,12 @@ def main(
         }
         run = Run.start("mutation", parameters=parameters, seeds={"sample": seed}, allow_dirty=allow_dirty)
         _single_threaded()
-        rows = [row for name in packages for row in _tried(name, size, seed, cache, workers, smoke)]
+        rows = [row for name in packages for row in _tried(name, sizes[name], seed, cache, workers, smoke)]
         known = explanations()
         for row in rows:
             row["explanation"] = next((entry.why for entry in known if entry.covers(row)), None)
         frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
-        run.write(frame, page(frame, size), more={"modules": by_module(frame, size)}, results_dir=results)
+        run.write(frame, page(frame, sizes), more={"modules": by_module(frame, sizes)}, results_dir=results)
     console.print(f"Wrote {results}/mutation.md and its tables.")
 
 
@@ -157,7 +163,7 @@ def _tried(
                 advance()
 
 
-def by_module(frame: pl.DataFrame, sample: int) -> pl.DataFrame:
+def by_module(frame: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFrame:
     """Return counts and the share found, by module and by subpackage (``module`` null).
 
     ``n_found`` of ``n_tried`` mutants were killed or timed out; incompetent ones are in neither. Where a subpackage was
@@ -175,7 +181,8 @@ def by_module(frame: pl.DataFrame, sample: int) -> pl.DataFrame:
     ]
     tables = [frame.group_by("package", "module").agg(counts), frame.group_by("package").agg(counts)]
     table = pl.concat(tables, how="diagonal_relaxed").sort("package", "module", nulls_last=True)
-    sampled = {name for name, number in frame.group_by("package").len().iter_rows() if number == sample}
+    numbers = frame.group_by("package").len().iter_rows()
+    sampled = {name for name, number in numbers if number == sizes.get(name)}
     limits = [
         _limits(found, tried) if package in sampled else (None, None)
         for package, found, tried in table.select("package", "n_found", "n_tried").iter_rows()
@@ -196,13 +203,12 @@ def _limits(found: int, tried: int) -> tuple[float | None, float | None]:
     return float(limits.low), float(limits.high)
 
 
-def page(frame: pl.DataFrame, sample: int) -> str:
+def page(frame: pl.DataFrame, sizes: Mapping[str, int]) -> str:
     """Return the page: the shares found, then every survivor with its reason."""
-    table = by_module(frame, sample)
-    how = (
-        f"a simple random sample of {sample} of each subpackage, or all where there are fewer"
-        if sample
-        else "all of them"
+    table = by_module(frame, sizes)
+    how = "; ".join(
+        f"of cmp/{name} {f'a simple random sample of {size}, or all where there are fewer' if size else 'all'}"
+        for name, size in sizes.items()
     )
     blocks = [
         "# Would the tests notice?",

@@ -240,7 +240,7 @@ def test_shares_count_what_was_found_and_leave_the_incompetent_out():
         ("m", "incompetent", None),
         ("n", "incompetent", None),
     )
-    table = by_module(frame, 6)
+    table = by_module(frame, {"toy": 6})
     one, none, package = table.iter_rows(named=True)
     assert (one["n_found"], one["n_tried"], one["share"], one["n_explained"]) == (2, 4, 0.5, 1)
     assert (none["n_tried"], none["share"], none["ci_low"]) == (0, None, None)
@@ -249,16 +249,18 @@ def test_shares_count_what_was_found_and_leave_the_incompetent_out():
     assert one["ci_low"] == pytest.approx(beta(2, 3).ppf(0.025), abs=1e-9)
     assert one["ci_high"] == pytest.approx(beta(3, 2).ppf(0.975), abs=1e-9)
     for all_of_them in (0, 7):
-        assert by_module(frame, all_of_them)["ci_low"].null_count() == 3
+        assert by_module(frame, {"toy": all_of_them})["ci_low"].null_count() == 3
 
 
 def test_the_page_shows_each_survivor_once_by_whether_it_is_explained():
-    text = page(rows(("m", "survived", "No use."), ("n", "survived", None), ("n", "killed", None)), 0)
+    text = page(
+        rows(("m", "survived", "No use."), ("n", "survived", None), ("n", "killed", None)), {"toy": 0}
+    )
     open_, explained = text.split("## Survivors explained")
     assert open_.count("-a | b\n+a & b") == explained.count("-a | b\n+a & b") == 1
     assert "No use." in explained
     assert "`n`" in open_
-    clean = page(rows(("n", "killed", None)), 0)
+    clean = page(rows(("n", "killed", None)), {"toy": 0})
     assert clean.count("None.") == 2
 
 
