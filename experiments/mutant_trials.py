@@ -48,6 +48,9 @@ BASELINE_SECONDS = 3600.0
 SLOW_SECONDS = 1.0
 
 _COPIED = ("cmp", "tests", "experiments", "pyproject.toml")
+#: Tests of a subpackage that stand beside those of another.
+_ELSEWHERE = {"estimation": ("tests/foreign/test_enumeration.py", "tests/foreign/test_rows_against_logs.py")}
+
 _PRELOADED = (
     "numpy",
     "polars",
@@ -224,6 +227,7 @@ def bench(root: Path, package: str, files: Sequence[str] = ()) -> Iterator[Bench
 def files_that_test(root: Path, package: str) -> list[str]:
     """Return the files that test a subpackage, its own modules' examples among them."""
     paths = [*(root / "cmp" / package).glob("*.py"), *(root / "tests" / package).glob("test_*.py")]
+    paths += [root / name for name in _ELSEWHERE.get(package, ())]
     return sorted(path.relative_to(root).as_posix() for path in paths)
 
 

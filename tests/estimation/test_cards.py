@@ -108,3 +108,21 @@ def test_intervals_against_cards_cover(kind, spread):
     covered = ((low <= u[3:]) & (u[3:] <= high)).mean(axis=0)
     assert 0.93 <= covered.mean() <= 0.97
     assert covered.min() >= 0.86
+
+
+def test_a_last_stratum_whose_card_was_never_drawn_is_left_out_and_changes_nothing():
+    card = f"{CARD_PREFIX}1"
+    log = HandMadeLog()
+    for block, drawn in (("b0", ["m0", card, "m0", card, "m1", "m1"]), ("b1", ["m0", "m1", "m0", "m1"])):
+        log.block(block, len(drawn), {memory: max(drawn.count(memory), 1) for memory in ("m0", "m1", card)})
+        for t, memory in enumerate(drawn):
+            log.round(f"{block}{t}", block, t, [memory], float(t * t))
+    for entry in log.rows["exposures"]:
+        if entry["memory_id"] == card:
+            entry["arm"] = "card"
+    first = HandMadeLog({name: [dict(row) for row in rows] for name, rows in log.rows.items()})
+    for name in ("rounds", "blocks", "rosters"):
+        first.rows[name] = [row for row in first.rows[name] if row["block_id"] == "b0"]
+    columns = ["memory_id", "utility", "n_exposed"]
+    both, one = (utilities(each, reference="card").frame.select(columns) for each in (log, first))
+    assert both.rows() == one.rows()
