@@ -261,7 +261,7 @@ def _used() -> float:
 def _peak_mb() -> float:
     """Return the most memory that this process held, and those below it that still run."""
     status = [Path(f"/proc/{pid}/status").read_text("utf-8") for pid in _running()]
-    below = [int(text.partition("VmHWM:")[2].split()[0]) for text in status]
+    below = [int(text.partition("VmHWM:")[2].split()[0]) for text in status if "VmHWM:" in text]
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + sum(below)) / 1024
 
 

@@ -111,12 +111,18 @@ def measured(
                     if exposures > scale.at_most.get(name, exposures):
                         continue
                     task = progress.add_task(f"{name}, {exposures:,} exposures by {by}", total=None)
-                    (row,) = kept.rows([log.name, by, name], lambda: [alone(name, log, by, ours)])  # noqa: B023
+                    key = [log.name, by, name]
+                    (row,) = kept.rows(key, lambda: [alone(name, log, by, ours)], unless=failed)  # noqa: B023
                     progress.remove_task(task)
                     said = row["failed"] or f"{row['cpu_seconds']:.1f} s CPU, {row['peak_mb']:,.0f} MB"
                     console.print(f"{name}, {exposures:,} by {by}: {said}")
                     outcome = "binary" if is_binary else "continuous"
                     yield {"exposures": exposures, "outcome": outcome, "by": by, "what": name, **row}
+
+
+def failed(rows: list[dict[str, Any]]) -> bool:
+    """Whether a peer did not finish, so that it is tried again next time."""
+    return any(row["failed"] for row in rows)
 
 
 def with_ratios(frame: pl.DataFrame) -> pl.DataFrame:

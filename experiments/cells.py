@@ -41,7 +41,12 @@ class KeptCells:
         return cls(cache / hash_sources(sources))
 
     def rows(
-        self, key: Sequence[Any], measure: Callable[[], Rows], *, skipped: Callable[[], None] = lambda: None
+        self,
+        key: Sequence[Any],
+        measure: Callable[[], Rows],
+        *,
+        skipped: Callable[[], None] = lambda: None,
+        unless: Callable[[Rows], bool] = lambda _: False,
     ) -> Rows:
         """Return a cell's rows, from where they were kept if they were.
 
@@ -53,6 +58,8 @@ class KeptCells:
             Computes the rows, of JSON values.
         skipped
             Called where it need not.
+        unless
+            Says of rows that they are not to be kept.
         """
         name = hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:24]
         path = self.folder / f"{name}.json"
@@ -61,6 +68,8 @@ class KeptCells:
             kept: Rows = json.loads(path.read_text(encoding="utf-8"))
             return kept
         rows = measure()
+        if unless(rows):
+            return rows
         self.folder.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")
         partial.write_text(json.dumps(rows), encoding="utf-8")

@@ -238,6 +238,7 @@ def fingerprint(root: Path, package: str) -> str:
         *(root / "cmp").rglob("*.py"),
         *(root / "tests" / package).rglob("*.py"),
         *(root / "tests").glob("*.py"),
+        *(root / name for name in _ELSEWHERE.get(package, ())),
     ]
     for path in sorted(paths):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")

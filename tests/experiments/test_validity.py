@@ -396,3 +396,16 @@ def test_a_smoke_run_writes_every_table_and_takes_its_cells_from_where_they_were
     again = CliRunner().invoke(app, options)
     assert again.exit_code == 0, again.output
     assert (tmp_path / "validity.md").read_text("utf-8") == page
+
+
+def test_rows_that_are_not_to_be_kept_are_computed_again(tmp_path):
+    kept, asked = KeptCells(tmp_path), []
+
+    def measure():
+        asked.append(len(asked))
+        return [{"failed": len(asked) == 1}]
+
+    for _ in range(3):
+        found = kept.rows(["a"], measure, unless=lambda rows: rows[0]["failed"])
+    assert found == [{"failed": False}]
+    assert asked == [0, 1]
