@@ -333,3 +333,9 @@ def test_a_table_has_a_summary_a_plot_and_a_pandas_form():
     assert "without an outcome" in repr(u)
     assert len(u.plot().get_yticks()) == 5
     assert u.to_pandas().shape == u.frame.shape
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_outcomes_are_one_a_round(n):
+    with pytest.raises(ValueError, match="for 4 rounds; give one a round"):
+        estimate([[1, 0], [0, 1], [1, 0], [0, 1]], np.arange(n, dtype=float))

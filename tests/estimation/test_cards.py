@@ -126,3 +126,20 @@ def test_a_last_stratum_whose_card_was_never_drawn_is_left_out_and_changes_nothi
     columns = ["memory_id", "utility", "n_exposed"]
     both, one = (utilities(each, reference="card").frame.select(columns) for each in (log, first))
     assert both.rows() == one.rows()
+
+
+def test_a_card_that_was_never_drawn_spoils_nothing_for_the_other_of_its_stratum():
+    cards = [f"{CARD_PREFIX}1", f"{CARD_PREFIX}2"]
+    drawn = ["m0", cards[0], "m0", cards[0], "m1", "m1"]
+    log = HandMadeLog()
+    log.block("b", 6, {"m0": 2, "m1": 2, cards[0]: 2, cards[1]: 1})
+    for t, memory in enumerate(drawn):
+        log.round(f"r{t}", "b", t, [memory], float(t * t))
+    for entry in log.rows["exposures"]:
+        if entry["memory_id"] == cards[0]:
+            entry["arm"] = "card"
+    row = utilities(log, reference="card").frame.row(0, named=True)
+    # three quarters of the difference of the two contrasts: four ids are in the roster
+    y = np.arange(6.0) ** 2
+    contrasts = [y[rows].mean() - np.delete(y, rows).mean() for rows in ([0, 2], [1, 3])]
+    assert row["utility"] == pytest.approx(0.75 * (contrasts[0] - contrasts[1]), abs=EXACT)

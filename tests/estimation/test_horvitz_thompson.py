@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmp.estimation import estimate, utilities
-from tests.estimation.logs import HandMadeLog
+from tests.estimation.logs import HandMadeLog, two_arms
 from tests.estimation.test_arrays import ARITHMETIC, first
 
 
@@ -99,3 +99,10 @@ def test_a_log_keeps_the_strata_without_an_exposure():
     want = np.where(z, y / 0.25, -y / 0.75).mean()
     got = utilities(log, estimator="ht", weights="rounds").frame.filter(pl.col("memory_id") == "m")
     assert got["utility"][0] == pytest.approx(want, abs=ARITHMETIC)
+
+
+def test_complete_cases_are_said_where_both_arms_lack_as_many():
+    log = two_arms([1.0, None, 0.0], [0.0, 1.0, None, 1.0, 0.0])
+    row = utilities(log, estimator="ht").frame.filter(memory_id="m").row(0, named=True)
+    assert (row["n_missing_exposed"], row["n_missing_control"]) == (1, 1)
+    assert "over rounds with an outcome" in row["reason"]

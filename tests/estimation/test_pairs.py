@@ -5,7 +5,7 @@ from itertools import combinations, permutations
 import numpy as np
 import polars as pl
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, t
 
 from cmp.design import balanced_table
 from cmp.estimation.pairs import pair_utilities
@@ -246,3 +246,31 @@ def test_wrong_input_is_refused(changes, said):
 def test_what_is_no_level_is_refused(level):
     with pytest.raises(ValueError, match="no confidence level"):
         pair_utilities([[1, 0], [0, 1], [1, 1], [0, 0]], [1, 0, 1, 0], level=level)
+
+
+def test_the_standard_error_of_two_valued_outcomes_is_that_of_the_limits():
+    z = two(6, 9, 9, 16)
+    y = (np.random.default_rng(1).random(len(z)) < 0.4) * 1.0
+    row = pair_utilities(z, y).row(0, named=True)
+    assert row["std_error"] == pytest.approx(
+        (row["ci_high"] - row["ci_low"]) / (2 * 1.959963984540054), rel=EXACT
+    )
+
+
+def test_degrees_of_freedom_are_satterthwaite_s_of_the_two_parts():
+    """By hand, one stratum: residuals are from the four means, and 4 degrees of freedom of the others are prior."""
+    n = np.array([6, 9, 9, 16])
+    z = two(*n)
+    y = np.random.default_rng(2).normal(size=len(z)).round(2)
+    group = np.repeat(np.arange(4), n)
+    means = np.array([y[group == g].mean() for g in range(4)])
+    squares = np.array([((y[group == g] - means[g]) ** 2).sum() for g in range(4)])
+    df0 = len(y) - 4 - (n[0] - 1)
+    pooled = squares[1:].sum() / df0
+    together = (4 * pooled + squares[0]) / (4 + n[0] - 1)
+    part1, part0 = together / n[0], pooled * (1 / n[1:]).sum()
+    df = (part1 + part0) ** 2 / (part1**2 / (4 + n[0] - 1) + part0**2 / df0)
+    half = t(df).ppf(0.975) * np.sqrt(part1 + part0)
+    row = pair_utilities(z, y).row(0, named=True)
+    assert row["std_error"] == pytest.approx(np.sqrt(part1 + part0), rel=1e-9)
+    assert (row["ci_high"] - row["ci_low"]) / 2 == pytest.approx(half, rel=1e-9)
