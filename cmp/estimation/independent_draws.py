@@ -135,8 +135,10 @@ def _strata_with_both_arms(draws: Draws, outcomes: Outcomes) -> Iterator[tuple[i
         n, n_exposed = draws.rounds[rows].sum(), draws.exposed[rows].sum()
         if not (outcomes.two_valued[memory] and 0 < n_exposed < n):
             continue
-        successes = np.rint((draws.total[rows] - draws.rounds[rows] * low[rows]) / scale[rows])
-        exposed = np.rint((draws.total_exposed[rows] - draws.exposed[rows] * low[rows]) / scale[rows])
+        successes, exposed = (
+            np.rint((total[rows] - number[rows] * low[rows]) / scale[rows])
+            for total, number in ((draws.total, draws.rounds), (draws.total_exposed, draws.exposed))
+        )
         pi, group = _grouped(draws.propensity[rows], draws.rounds[rows])
         yes, every = (group_sums(group, values, len(pi)) for values in (successes, draws.rounds[rows]))
         log_odds = np.log(pi) - np.log1p(-pi)

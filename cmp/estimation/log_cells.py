@@ -10,7 +10,7 @@ import numpy as np
 
 from cmp.estimation.log_codes import CodedLog
 from cmp.estimation.log_events import Events
-from cmp.estimation.sums import FloatArray, IntArray, distinct, group_sums
+from cmp.estimation.sums import FloatArray, IntArray, distinct, group_sums, ranges
 from cmp.estimation.terms import Terms
 
 __all__ = ["CellSums", "sum_cells"]
@@ -93,7 +93,7 @@ def _cells_of(
     begin = np.cumsum(sizes) - sizes
     n_cells = int(sizes.sum())
     stratum = np.repeat(strata, sizes)
-    member = np.arange(n_cells) + np.repeat(coded.first[block] - begin, sizes)
+    member = ranges(coded.first[block], sizes)
     own = coded.stratum[events.round]
     shift = np.zeros(len(coded.block), dtype=np.int64)
     shift[strata] = begin - coded.first[block]

@@ -12,7 +12,7 @@ from cmp.estimation.cells import BoolArray
 from cmp.estimation.consistency import check_drawn
 from cmp.estimation.log_codes import CodedLog, integers
 from cmp.estimation.settled import LogFrames, collected
-from cmp.estimation.sums import FloatArray, IntArray
+from cmp.estimation.sums import FloatArray, IntArray, ranges
 
 __all__ = ["Events", "Withholdings", "events_of", "withholdings_of"]
 
@@ -110,18 +110,15 @@ def _after_removal(coded: CodedLog) -> tuple[IntArray, IntArray]:
     block = coded.block[coded.stratum]
     order = np.lexsort((coded.block_row, block))  # NaN is last
     ends = np.searchsorted(block[order], coded.block_of_member[removed], side="right")
-    late = [
-        end - np.count_nonzero(~(coded.block_row[order[start:end]] < row))
-        for start, end, row in zip(
-            np.searchsorted(block[order], coded.block_of_member[removed]),
-            ends,
-            coded.removed[removed],
-            strict=True,
-        )
-    ]
-    n = ends - np.array(late, dtype=np.int64)
-    place = np.repeat(ends - np.cumsum(n), n) + np.arange(n.sum())
-    return order[place], np.repeat(removed, n)
+    begins = np.searchsorted(block[order], coded.block_of_member[removed])
+    n = np.array(
+        [
+            np.count_nonzero(~(coded.block_row[order[start:end]] < row))
+            for start, end, row in zip(begins, ends, coded.removed[removed], strict=True)
+        ],
+        dtype=np.int64,
+    )
+    return order[ranges(ends - n, n)], np.repeat(removed, n)
 
 
 def withholdings_of(log: LogFrames, coded: CodedLog, bars: pl.DataFrame) -> Withholdings:

@@ -21,6 +21,7 @@ __all__ = [
     "limb_quanta",
     "matches",
     "order_free_sums",
+    "ranges",
     "row_codes",
     "split_by_scope",
     "split_into_limbs",
@@ -157,8 +158,18 @@ def matches(ascending: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray]:
     """
     start, end = (np.searchsorted(ascending, wanted, side=side) for side in ("left", "right"))
     n = end - start
-    index = np.repeat(np.arange(len(wanted)), n)
-    return index, np.arange(n.sum()) - np.repeat(np.cumsum(n) - n - start, n)
+    return np.repeat(np.arange(len(wanted)), n), ranges(start, n)
+
+
+def ranges(start: IntArray, n: IntArray) -> IntArray:
+    """Return ``n[0]`` numbers from ``start[0]`` on, then ``n[1]`` from ``start[1]`` on, and so forth.
+
+    Examples
+    --------
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    return np.arange(n.sum()) - np.repeat(np.cumsum(n) - n - start, n)
 
 
 def unit_of(largest: FloatArray) -> FloatArray:
