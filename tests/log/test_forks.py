@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
 import sqlite3
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -29,30 +31,34 @@ PATIENCE_SECONDS = 60
 class Child:
     pid: int
     pipe: int
+    stacks: IO[str]
 
     def told(self) -> Any:
-        """Return what the child's job returned; fail where it raised or hangs."""
+        """Return what the child's job returned; fail where it raised or hangs, and say where it does."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
-            if time.monotonic() > deadline:
-                os.kill(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
-                pytest.fail("the child hangs")
-            time.sleep(0.01)
-        with os.fdopen(self.pipe) as pipe:
+        with self.stacks, os.fdopen(self.pipe) as pipe:
+            while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+                if time.monotonic() > deadline:
+                    os.kill(self.pid, signal.SIGABRT)
+                    os.waitpid(self.pid, 0)
+                    self.stacks.seek(0)
+                    pytest.fail(f"the child hangs:\n{self.stacks.read()}")
+                time.sleep(0.01)
             return json.loads(pipe.read() or pytest.fail("the child failed"))
 
 
 def forked(job: Callable[[], Any]) -> Child:
     reading, writing = os.pipe()
+    stacks = tempfile.TemporaryFile("w+")  # noqa: SIM115 (the child and who waits for it use it)
     pid = os.fork()
     if pid == 0:
+        faulthandler.enable(stacks, all_threads=True)  # tells on SIGABRT
         try:
             os.write(writing, json.dumps(job()).encode())  # below the capacity of a pipe
         finally:
             os._exit(0)
     os.close(writing)
-    return Child(pid, reading)
+    return Child(pid, reading, stacks)
 
 
 def asked(memory, rounds):
