@@ -244,6 +244,32 @@ def _replaced(
     return frame.with_columns(*(pl.Series(name, v, nan_to_null=True) for name, v in values.items()))
 
 
+def _sizes_without_companions(
+    size: FloatArray, p: FloatArray, z: float, gain: float, taken: FloatArray
+) -> FloatArray:
+    """Return the sizes at which a proportion varies as it does without what companions add, shape (M,).
+
+    Of the variance of one round, at the centre of Wilson's interval, they may take off all but
+    ``1 / MAX_COMPANION_GAIN``.
+
+    Examples
+    --------
+    A fifth of a variance of 1/4 makes 5/4 of the rounds, nothing leaves them, and all of it counts as half:
+
+    >>> taken = np.array([0.05, 0.0, 0.25])
+    >>> _sizes_without_companions(np.full(3, 10.0), np.full(3, 0.5), 2.0, 1.0, taken).round(9).tolist()
+    [12.5, 10.0, 20.0]
+
+    At the edge Wilson's centre, 1/6 for no success in 8 rounds, keeps a variance, and covariates their gain:
+
+    >>> _sizes_without_companions(np.array([8.0]), np.array([0.0]), 2.0, 2.0, np.array([5 / 360])).round(9).tolist()
+    [20.0]
+    """
+    centre = (size * np.clip(p, 0.0, 1.0) + z**2 / 2.0) / (size + z**2)
+    share = taken * gain / (centre * (1.0 - centre))
+    return size * gain / (1.0 - np.minimum(share, 1.0 - 1.0 / MAX_COMPANION_GAIN))
+
+
 def _with_score_limits(
     frame: pl.DataFrame,
     cells: Cells,
@@ -262,11 +288,8 @@ def _with_score_limits(
     for name, each, part in zip(("mean_exposed", "mean_control"), effective, taken, strict=True):
         size = np.where(shown, each, 1.0)
         p = (frame[name].fill_null(np.nan).to_numpy() - low) / (high - low)
-        near = (size * np.clip(p, 0.0, 1.0) + z**2 / 2.0) / (size + z**2)
-        variance = near * (1.0 - near) / gain
-        left = variance - np.minimum(part, variance * (1.0 - 1.0 / MAX_COMPANION_GAIN))
         proportions.append(p)
-        sizes.append(size * gain * variance / left)
+        sizes.append(_sizes_without_companions(size, p, z, gain, part))
     limits = combined_limits(np.array(proportions), np.array(sizes), (1.0, -1.0))
     ends = [np.where(shown, (high - low) * end, np.nan) for end in limits(np.full(n, z))]
     p_value = np.where(shown, p_values_of_limits(limits, n), np.nan)

@@ -38,13 +38,16 @@ def contrast(assigned: np.ndarray, outcomes: np.ndarray) -> np.ndarray:
     return (outcomes * assigned).sum(0) / assigned.sum(0) - (outcomes * ~assigned).sum(0) / (~assigned).sum(0)
 
 
+@pytest.mark.parametrize("barred", [0, 2])
 @pytest.mark.parametrize(("n", "k"), [(5, 1), (5, 2), (6, 4)])
-def test_a_companions_part_is_nothing_on_average_drawn_or_not(n, k):
-    effects = np.random.default_rng(1).normal(size=n)
-    sets = np.array([np.isin(np.arange(n), members) for members in combinations(range(n), k)])
-    part = companion_part(np.tile(effects, (len(sets), 1)), sets, np.ones_like(sets))
+def test_a_companions_part_is_nothing_on_average_drawn_or_not(n, k, barred):
+    """Nor has what could not be drawn any part in it, whatever its effect."""
+    effects = np.random.default_rng(1).normal(size=n + barred)
+    sets = np.array([np.isin(np.arange(n + barred), members) for members in combinations(range(n), k)])
+    eligible = np.broadcast_to(np.arange(n + barred) < n, sets.shape)
+    part = companion_part(np.tile(effects, (len(sets), 1)), sets, eligible)
     for arm in (sets, ~sets):
-        np.testing.assert_allclose((part * arm).sum(axis=0), 0.0, atol=EXACT)
+        np.testing.assert_allclose((part * arm)[:, :n].sum(axis=0), 0.0, atol=EXACT)
 
 
 def test_with_effects_from_elsewhere_any_outcomes_are_estimated_without_bias():

@@ -50,6 +50,12 @@ def test_excluding_carry_over_is_unbiased_over_every_assignment_where_outcomes_t
     assert abs(np.mean(naive) - effect) > 0.1
 
 
+def test_rounds_left_out_after_an_exposure_are_not_called_ranked():
+    log = with_draws((0, 2), [1.0, 0.0, 1.0, 0.0], [0, 0, 1, 1])
+    got = row(log, carryover="exclude")
+    assert (got["n_exposed"], got["n_control"], got["state"]) == (2, 0, "UNDEREXPOSED")
+
+
 def test_one_stratum_of_all_that_is_left_would_be_biased():
     episodes, chosen = [0, 0, 1, 1, 2, 2, 3, 3], (0, 2, 5)
     got = row(with_draws(chosen, [7.0 * (t % 2) for t in range(8)], episodes), carryover="exclude")

@@ -76,6 +76,13 @@ def test_off_its_count_it_has_an_interval_that_names_itself():
     assert row["std_error"] == pytest.approx(want, abs=ARITHMETIC)
 
 
+@pytest.mark.parametrize("exposed", [1, 2, 3])
+def test_one_round_of_an_arm_says_nothing_of_its_variance(exposed):
+    row = first(estimate(np.arange(4) < exposed, [3.0, 1.0, 4.0, 1.0], propensity=0.4, estimator="ht"))
+    assert row["utility"] is not None
+    assert (row["std_error"] is None, row["ci_low"] is None) == (exposed != 2, exposed != 2)
+
+
 def test_a_memory_never_drawn_keeps_its_state_and_has_no_interval():
     row = first(estimate([0, 0, 0], [1.0, 2, 3], propensity=0.5, estimator="ht"))
     assert (row["state"], row["utility"], row["std_error"]) == ("NEVER_EXPOSED", -4.0, None)

@@ -190,6 +190,15 @@ def test_one_random_slot_never_shows_a_pair():
     assert "draw two or more a round" in table["reason"][0]
 
 
+@pytest.mark.parametrize("short", [None, 1, 2, 3])
+def test_two_rounds_of_each_other_kind_are_enough_and_one_is_not(short):
+    counts = [5 if kind == 0 else 1 if kind == short else 2 for kind in range(4)]
+    table = pair_utilities(two(*counts), np.arange(float(sum(counts))) % 3)
+    assert (table["interaction"].null_count(), table["state"][0] == "UNDEREXPOSED") == (
+        (0, False) if short is None else (1, True)
+    )
+
+
 def test_a_pair_always_drawn_together_has_no_contrast():
     table = pair_utilities(two(6, 0, 0, 14), np.arange(20.0))
     assert table["state"].to_list() == ["UNDEREXPOSED"]

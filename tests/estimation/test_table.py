@@ -29,6 +29,7 @@ def test_a_plot_goes_into_the_axes_given(table):
     axes = Figure().subplots()
     assert table.plot(axes, top=1) is axes
     assert len(axes.get_yticks()) == 1
+    assert [0.0, 0.0] in [list(line.get_xdata()) for line in axes.lines], "no line where nothing helps"
 
 
 def test_the_result_cannot_be_changed_by_accident(table):
