@@ -213,11 +213,10 @@ def page(frame: pl.DataFrame, sizes: Mapping[str, int]) -> str:
     blocks = [
         "# Would the tests notice?",
         "A mutant is a module with one thing changed: an operator, a number, a condition, a loop, a decorator. Mutants "
-        f"tried: {how}. For each, the subpackage's tests and examples are run until one fails. *Found* are those "
-        "killed by a failing test, and those whose tests never ended. Tests of more than "
-        f"{SLOW_SECONDS:g} s, simulations mostly, are left out, so that what they alone would notice counts as a "
-        "survivor. A mutant that cannot be imported is "
-        "*incompetent* and counts nowhere. Changes of annotations, and changes that do not compile, are no mutants.",
+        f"tried: {how}. For each, the subpackage's tests and examples are run until one fails, those of more "
+        f"than {SLOW_SECONDS:g} s, simulations mostly, last. *Found* are those killed by a failing test, and those "
+        "whose tests never ended. A mutant that cannot be imported is *incompetent* and counts nowhere. Changes of "
+        "annotations, and changes that do not compile, are no mutants.",
         pipe_table(
             [
                 "module",

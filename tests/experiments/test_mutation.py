@@ -281,14 +281,20 @@ def test_every_explanation_is_of_a_line_that_is_there():
 
 
 @forks
-def test_a_slow_test_is_left_out_and_what_it_alone_notices_survives(tree: Path):
-    change = changed("done = 0", "done = 1")
+def test_slow_tests_are_run_on_what_all_others_let_live(tree: Path):
+    """The test of nothing is slow here, the example is not."""
+    example, slow = f"{MODULE}::cmp.toy.sums.total", "tests/toy/test_sums.py::test_nothing_adds_up_to_nothing"
     with bench(tree, "toy") as tried:
         measured = tried.durations
         assert not tried.slow
-        tried.durations = {test: 60.0 if test.startswith("tests/") else 0.1 for test in measured}
-        assert tried.slow == [test for test in measured if test.startswith("tests/")]
-        assert tried.limit < 60
-        assert tried.try_out(change).outcome == "killed"  # by the example
+        tried.durations = {test: 60.0 if test == slow else 0.1 for test in measured}
+        assert tried.slow == {slow: 60.0}
+        for change, outcome, killer in (
+            (("done = 0", "done = 1"), "killed", example),  # both notice it
+            (("values or []", "values or [1]"), "killed", slow),
+            (("values or []", "values or ()"), "survived", ""),
+        ):
+            trial = tried.try_out(changed(*change))
+            assert (trial.outcome, trial.killer) == (outcome, killer)
         tried.durations = dict.fromkeys(measured, 60.0)
-        assert tried.try_out(change).outcome == "survived"
+        assert tried.try_out(changed("done = 0", "done = 1")).outcome == "killed"
