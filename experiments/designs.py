@@ -103,7 +103,7 @@ DESIGNS = (
     Design("one-8", "N = 8, k = 2, T = 22", 8, 2, ((22, 22),)),
     Design("one-32", "N = 32, k = 3, T = 60", 32, 3, ((60, 60),), kinds=_NULL),
     Design("one-100", "N = 100, k = 3, T = 183", 100, 3, ((183, 183),)),
-    Design("one-500", "N = 500, k = 5, T = 550", 500, 5, ((550, 550),), kinds=_FOUR, share=0.5),
+    Design("one-500", "N = 500, k = 5, T = 550", 500, 5, ((550, 550),), kinds=_FOUR, share=4.0),
     Design("strata-3x32", "3 blocks of 32 rounds", 32, 2, ((32, 32),) * 3, drift=True, kinds=_NULL),
     Design("strata-8x32", "8 blocks of 32", 32, 2, ((32, 32),) * 8, drift=True, kinds=_NULL),
     Design("strata-20x16", "20 blocks of 16", 32, 2, ((16, 16),) * 20, drift=True, kinds=_NULL),

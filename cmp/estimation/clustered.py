@@ -8,6 +8,7 @@ import numpy as np
 
 from cmp.estimation.cells import Arm, Outcomes
 from cmp.estimation.clusters import Clumping, Clusters, clumping
+from cmp.estimation.episode_tests import p_values_by_episode
 from cmp.estimation.estimators import Contrast
 from cmp.estimation.intervals import (
     Interval,
@@ -64,8 +65,8 @@ def clustered_inference(
 
     A score interval's p-value is 1 less the level at which it first reaches 0. Where success is rare it is below .001
     four times as often as it should be, so it is never taken to be less than the exact one for rounds on their own.
-    That one holds where rounds were drawn one by one, whatever they share; where whole episodes were drawn together it
-    is far too small, and the other one decides.
+    That one holds where rounds were drawn one by one, whatever they share. Where each episode lies in one arm, as it
+    does where whole episodes were drawn together, it is not taken to be less than the exact one for episodes either.
 
     Mean coverage of 95 % intervals (worst memory) in 600 logs of 90 rounds and 32 memories, 2 drawn a round, episodes
     of 1 to 2, 3 or 5 rounds: normal outcomes .955-.968 (.937-.957), binary .956-.962 (.932-.947), at 5 % successes
@@ -90,7 +91,8 @@ def clustered_inference(
         )
         named = replace(score, method=np.full(len(p), "clustered_newcombe", dtype=object))
         result = named.where(proportions, result)
-        p = np.where(proportions, np.fmax(score_p_values(shrunk.moments, outcomes), as_if_alone), p)
+        exact = np.fmax(as_if_alone, p_values_by_episode(clusters, contrast, outcomes))
+        p = np.where(proportions, np.fmax(score_p_values(shrunk.moments, outcomes), exact), p)
     return result, p
 
 

@@ -34,6 +34,8 @@ class Clusters:
     """Shape (P,), a code of the episode within its family."""
     part_rounds: FloatArray
     """Shape (P,), rounds that are controls unless ``away`` says otherwise."""
+    part_outcome: FloatArray
+    """Shape (P,), the outcome that all of its rounds have; NaN where they differ."""
     cell: IntArray
     """Shape (K,), a row for each cell and part in which not every round is a control; sorted by cell, then part."""
     part: IntArray

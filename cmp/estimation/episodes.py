@@ -102,10 +102,11 @@ def clusters_of_rounds(
         .join(placed, on=["stratum", "memory_id"])
         .select("cell", "stratum", "episode", exposed="drawn", away=pl.lit(True))
     )
-    ranked = withheld.join(known.select("round_id", "episode"), on="round_id").select(
+    ranked = withheld.join(known.select("round_id", "episode", "y"), on="round_id").select(
         (pl.col("place") + cells.height).cast(pl.UInt32).alias("cell"),
         (pl.col("place").cast(pl.Int64) + n_strata).alias("stratum"),
         "episode",
+        "y",
         exposed=~pl.col("away"),
         away=~pl.col("away"),
     )
@@ -119,6 +120,7 @@ def clusters_of_rounds(
         part_stratum=integers(parts["stratum"]),
         part_episode=integers(parts["episode"]),
         part_rounds=parts["rounds"].to_numpy(),
+        part_outcome=parts["outcome"].to_numpy(),
         cell=integers(touched["cell"]),
         part=integers(touched["part"]),
         exposed=touched["exposed"].to_numpy(),
@@ -141,15 +143,21 @@ def _counted(
     known: pl.DataFrame, drawn: pl.DataFrame, ranked: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Count rounds by stratum and episode, and by cell and such part."""
+    y = pl.col("y")
     parts = (
-        pl.concat([known.select("stratum", "episode").drop_nulls(), ranked.select("stratum", "episode")])
+        pl.concat(
+            [known.select("stratum", "episode", "y").drop_nulls(), ranked.select("stratum", "episode", "y")]
+        )
         .group_by("stratum", "episode")
-        .agg(rounds=pl.len().cast(pl.Float64))
+        .agg(
+            rounds=pl.len().cast(pl.Float64),
+            outcome=pl.when(y.min() == y.max()).then(y.min()).otherwise(float("nan")),
+        )
         .sort("stratum", "episode")
         .with_row_index("part")
     )
     touched = (
-        pl.concat([drawn, ranked])
+        pl.concat([drawn, ranked.drop("y")])
         .join(parts, on=["stratum", "episode"])
         .group_by("cell", "part")
         .agg(pl.col("exposed", "away").sum().cast(pl.Float64))
