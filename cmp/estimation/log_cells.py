@@ -18,6 +18,9 @@ __all__ = ["CellSums", "sum_cells"]
 #: Cells built at once: some hundred bytes each.
 _PORTION = 1_000_000
 
+#: Share of cells without an exposure from which on adding them up is less work than carrying them along.
+_MANY = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class CellSums:
@@ -124,9 +127,9 @@ def _cells_of(
 
 
 def _condensed(cells: CellSums, coded: CodedLog) -> CellSums:
-    """Add up, for each memory, the strata without an exposure: they have counts and no contrast."""
+    """Add up, for each memory, the strata without an exposure, where many are: they have counts and no contrast."""
     idle = cells.drawn[0] + cells.drawn[1] == 0
-    if not idle.any():
+    if not idle.any() or idle.mean() < _MANY:
         return cells
     rest = cells.select(np.flatnonzero(idle))
     odds = np.where(rest.planned <= 0, 1, np.where(rest.planned >= rest.length, 2, 0))

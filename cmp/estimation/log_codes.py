@@ -107,7 +107,6 @@ def code_log(
         For a round of a block that is not there, or a block or a row of a roster that is there twice.
     """
     check_unique(blocks, ["block_id"], "blocks")
-    check_unique(rosters, ["block_id", "memory_id"], "rosters")
     if rounds["episode_id"].null_count() < rounds.height:
         rounds = rounds.sort("round_id")  # episodes are told apart by their rounds' codes
     blocks = blocks.sort("block_id").with_row_index("block")
@@ -123,7 +122,10 @@ def code_log(
     ids = members["memory_id"].unique().sort()
     members = members.join(pl.DataFrame({"memory_id": ids}).with_row_index("memory"), on="memory_id")
     members = members.sort("block", "memory")
-    sizes = np.bincount(integers(members["block"]), minlength=blocks.height)
+    block_of_member, memory = integers(members["block"]), integers(members["memory"])
+    if ((np.diff(block_of_member) == 0) & (np.diff(memory) == 0)).any():
+        check_unique(members, ["block_id", "memory_id"], "rosters")
+    sizes = np.bincount(block_of_member, minlength=blocks.height)
     names = _strata_of(placed, blocks, strata, key[:-1])
     families = names.filter(pl.Series(sizes[integers(names["block"])] > 0))
     families = families.select(key[:-1]).unique().sort(key[:-1])
@@ -145,8 +147,8 @@ def code_log(
         length=integers(names["length"]),
         nth=integers(names["nth"]),
         first=np.concatenate([[0], np.cumsum(sizes)]),
-        block_of_member=integers(members["block"]),
-        memory=integers(members["memory"]),
+        block_of_member=block_of_member,
+        memory=memory,
         planned=integers(members["planned"]),
         removed=members["removed_row"].cast(pl.Float64).fill_null(np.inf).to_numpy(),
     )

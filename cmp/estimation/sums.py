@@ -197,5 +197,5 @@ def order_free_sums(groups: IntArray, values: FloatArray, n_groups: int) -> Floa
     >>> float(order_free_sums(np.zeros(3, int), np.array([0.3, 0.2, 0.1]), 1)[0]) == 0.1 + 0.2 + 0.3
     True
     """
-    order = np.lexsort((values, groups))
+    order = np.argsort(values)  # each group's terms are then in order too, among those of others
     return group_sums(groups[order], values[order], n_groups)

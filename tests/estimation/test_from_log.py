@@ -265,12 +265,14 @@ def test_awkward_ids_survive_byte_for_byte():
 
 
 @pytest.mark.parametrize("by", ["memory", "query"])
-def test_building_cells_in_portions_changes_nothing(by, monkeypatch):
+@pytest.mark.parametrize(("portion", "many"), [(1, 0.0), (1, 2.0), (1_000_000, 0.0), (1_000_000, 2.0)])
+def test_building_cells_in_portions_or_adding_up_idle_ones_changes_nothing(by, portion, many, monkeypatch):
     world = simulated(7)
     for i, entry in enumerate(world.log.rows["rounds"]):
         entry["group"] = f"q{i % 4}"
     whole = utilities(world.log, by=by).frame
-    monkeypatch.setattr("cmp.estimation.log_cells._PORTION", 1)
+    monkeypatch.setattr("cmp.estimation.log_cells._PORTION", portion)
+    monkeypatch.setattr("cmp.estimation.log_cells._MANY", many)
     assert utilities(world.log, by=by).frame.equals(whole)
 
 
@@ -349,6 +351,7 @@ def test_removals_are_those_listed_one_by_one():
 @pytest.mark.parametrize("seed", range(4))
 def test_condensing_changes_nothing_where_what_carries_over_is_left_out(seed, monkeypatch):
     log = random_log(seed)
+    monkeypatch.setattr("cmp.estimation.log_cells._MANY", 0.0)
     frame = utilities(log, carryover="exclude").frame
     monkeypatch.setattr("cmp.estimation.from_log.condenses", lambda _: False)
     whole = utilities(log, carryover="exclude").frame
