@@ -2,17 +2,100 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, TypeVar
 
-__all__ = ["after_fork", "around_fork"]
+__all__ = ["after_fork", "around_fork", "outside_forks"]
 
 T = TypeVar("T")
+Hook = Callable[[Any], object]
+
+logger = logging.getLogger("cmp")
 
 
-def after_fork(owner: T, reset: Callable[[T], None]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Hooks:
+    owner: weakref.ref[Any]
+    before: Hook
+    after_in_parent: Hook
+    after_in_child: Hook
+
+
+class _Forks:
+    """Who is told of forks, in the order they asked; and what waits for the end of one."""
+
+    def __init__(self) -> None:
+        self._under_way = threading.RLock()  # held from before a fork until after it
+        self._is_held = False  # not so where this was made while another thread forks
+        self._hooks: dict[int, _Hooks] = {}
+        self._numbers = count()
+        self._postponed: list[Callable[[], None]] = []
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._before,
+                after_in_parent=self._after_in_parent,
+                after_in_child=self._after_in_child,
+            )
+
+    def tell(self, owner: object, before: Hook, after_in_parent: Hook, after_in_child: Hook) -> None:
+        number = next(self._numbers)
+        reference = weakref.ref(owner, lambda _: self._hooks.pop(number, None))
+        with self._under_way:
+            self._hooks[number] = _Hooks(reference, before, after_in_parent, after_in_child)
+
+    def outside(self, job: Callable[[], None]) -> None:
+        self._postponed.append(job)
+        # whoever holds the lock looks again after letting go of it
+        while self._postponed and self._under_way.acquire(blocking=False):
+            try:
+                self._do_postponed()
+            finally:
+                self._under_way.release()
+
+    def _do_postponed(self) -> None:
+        while self._postponed:
+            _call(self._postponed.pop(0))
+
+    def _before(self) -> None:
+        self._under_way.acquire()
+        self._is_held = True
+        for hooks in reversed(tuple(self._hooks.values())):
+            self._call(hooks, hooks.before)
+
+    def _after_in_parent(self) -> None:
+        if not self._is_held:
+            return
+        for hooks in tuple(self._hooks.values()):
+            self._call(hooks, hooks.after_in_parent)
+        self._do_postponed()
+        self._is_held = False
+        self._under_way.release()
+
+    def _after_in_child(self) -> None:
+        self._under_way, self._is_held = threading.RLock(), False
+        _of_parents.extend(self._postponed)
+        self._postponed = []
+        for hooks in tuple(self._hooks.values()):
+            self._call(hooks, hooks.after_in_child)
+
+    @staticmethod
+    def _call(hooks: _Hooks, hook: Hook) -> None:
+        owner = hooks.owner()
+        if owner is not None:
+            _call(lambda: hook(owner))
+
+
+_of_parents: Final[list[object]] = []  # neither done nor let go of in a child
+_forks: Final = _Forks()
+
+
+def after_fork(owner: T, reset: Callable[[T], object]) -> None:
     """Call ``reset(owner)`` in every child forked from now on, for as long as the owner lives.
 
     Examples
@@ -22,27 +105,28 @@ def after_fork(owner: T, reset: Callable[[T], None]) -> None:
     >>> counter = Counter()
     >>> after_fork(counter, lambda it: setattr(it, "count", 0))
     """
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_while_alive(owner, reset))
+    _forks.tell(owner, _nothing, _nothing, reset)
 
 
 def around_fork(
     owner: T,
     *,
-    before: Callable[[T], None],
-    after_in_parent: Callable[[T], None],
-    after_in_child: Callable[[T], None],
+    before: Callable[[T], object],
+    after_in_parent: Callable[[T], object],
+    after_in_child: Callable[[T], object],
 ) -> None:
     """Call these with the owner at every fork from now on, for as long as it lives.
+
+    Where another thread forks at this moment, it waits for that.
 
     Parameters
     ----------
     owner
         Kept alive by nobody here.
     before
-        Runs in the thread that forks, which waits for it: it must come to an end. Several threads may fork at once.
+        Runs in the thread that forks, which waits for it: it must come to an end.
     after_in_parent, after_in_child
-        Run in that same thread. An owner made while another thread forks may see these without ``before``.
+        Run in that same thread.
 
     Examples
     --------
@@ -56,20 +140,29 @@ def around_fork(
     ...     after_in_child=lambda it: setattr(it, "is_open", True),
     ... )
     """
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(
-            before=_while_alive(owner, before),
-            after_in_parent=_while_alive(owner, after_in_parent),
-            after_in_child=_while_alive(owner, after_in_child),
-        )
+    _forks.tell(owner, before, after_in_parent, after_in_child)
 
 
-def _while_alive(owner: T, hook: Callable[[T], None]) -> Callable[[], None]:
-    reference = weakref.ref(owner)
+def outside_forks(job: Callable[[], None]) -> None:
+    """Do a job now, or after the fork that is under way in another thread; never waits, and never in that child.
 
-    def call() -> None:
-        found = reference()
-        if found is not None:
-            hook(found)
+    For finalizers: garbage is collected in any thread, at any moment.
 
-    return call
+    Examples
+    --------
+    >>> outside_forks(lambda: print("closed"))
+    closed
+    """
+    _forks.outside(job)
+
+
+def _call(job: Callable[[], object]) -> None:
+    """Do a job whose failure stops neither a fork nor the jobs after it."""
+    try:
+        job()
+    except Exception:
+        logger.exception("a fork goes on without it")
+
+
+def _nothing(owner: object) -> None:
+    pass

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 
 import pytest
 
-from cmp.forking import after_fork, around_fork
+from cmp.forking import _forks, after_fork, around_fork, outside_forks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 
@@ -52,3 +53,86 @@ def test_an_owner_is_not_kept_alive():
     gc.collect()
     told_by_a_child(Owner())
     assert called == []
+
+
+def test_a_hook_that_fails_keeps_nobody_from_being_told(caplog):
+    first, failing, last = Owner(), Owner(), Owner()
+    for owner in (first, failing, last):
+        hook = owner.noting("told") if owner is not failing else lambda owner: owner.nothing_of_this_name
+        around_fork(owner, before=hook, after_in_parent=hook, after_in_child=hook)
+    assert told_by_a_child(first) == ["told", "told"]
+    assert last.called == ["told", "told"]
+    assert "nothing_of_this_name" in caplog.text
+
+
+def test_garbage_leaves_no_trace():
+    before = len(_forks._hooks)
+    for _ in range(50):
+        after_fork(Owner(), Owner.noting)
+    gc.collect()
+    assert len(_forks._hooks) <= before
+
+
+def while_forking(job):
+    """Have another thread do a job while a child is forked; return the thread, and whether it could do it then."""
+    thread, ended = threading.Thread(target=job), []
+
+    def before(_):
+        thread.start()
+        thread.join(0.3)
+        ended.append(not thread.is_alive())
+
+    gate = Owner()
+    around_fork(
+        gate, before=before, after_in_parent=gate.noting("parent"), after_in_child=gate.noting("child")
+    )
+    return gate, thread, ended
+
+
+def test_a_finalizer_waits_for_a_fork_without_holding_up_its_thread():
+    job = Owner()
+    gate, thread, ended = while_forking(lambda: outside_forks(lambda: job.called.append("done")))
+    assert told_by_a_child(job) == [""]
+    assert ended == [True]
+    assert job.called == ["done"]
+    assert gate.called == ["parent"]
+    thread.join()
+
+
+def test_who_comes_while_another_thread_forks_begins_after_it():
+    owner = Owner()
+    hooks = {name: owner.noting(name) for name in ("before", "after_in_parent", "after_in_child")}
+    gate, thread, ended = while_forking(lambda: around_fork(owner, **hooks))
+    told_by_a_child(gate)
+    thread.join()
+    assert ended == [False]
+    assert owner.called == []
+
+
+def test_a_child_can_be_told_of_forks_of_its_own():
+    def job():
+        owner = Owner()
+        around_fork(
+            owner,
+            before=owner.noting("b"),
+            after_in_parent=owner.noting("p"),
+            after_in_child=owner.noting("c"),
+        )
+        outside_forks(lambda: owner.called.append("now"))
+        return [told_by_a_child(owner), owner.called]
+
+    owner = Owner()
+    around_fork(owner, before=owner.noting("x"), after_in_parent=owner.noting("x"), after_in_child=_keep)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, repr(job()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() == "[['now', 'b', 'c'], ['now', 'b', 'p']]"
+
+
+def _keep(owner):
+    pass

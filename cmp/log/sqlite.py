@@ -4,7 +4,8 @@ Write-ahead logging and ``BEGIN IMMEDIATE``. A round is durable against the deat
 is done. Never put the file on a network file system.
 
 A process may fork while it serves: its connection is closed for the fork, because a child that inherits SQLite's idea
-of the locks it holds would hold none. A connection of your own to the same file is yours to close before a fork.
+of the locks it holds would hold none. A connection of your own to the same file is yours to close before a fork; and no
+other thread may be inside SQLite then, on whatever file: its locks would be held for ever in the child.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from cmp.design import Block
-from cmp.forking import around_fork
+from cmp.forking import around_fork, outside_forks
 from cmp.log import block_transactions, transactions
 from cmp.log.database import Database, NotNowError
 from cmp.log.queueing import Queued, QueuedRounds
@@ -72,6 +72,12 @@ class WritingLog(Database):
             after_in_child=WritingLog._restart,
         )
         atexit.register(_flush_at_exit, weakref.ref(self))
+
+    def __del__(self) -> None:
+        # garbage is collected in any thread, also while another one forks: the child of a connection that is half
+        # closed would wait for SQLite's locks, which nobody holds there, for ever
+        if getattr(self, "_session", None) is not None:
+            outside_forks(self._let_go)
 
     @property
     def drops(self) -> Mapping[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import IO, Any
 
 import pytest
@@ -208,6 +210,37 @@ def test_a_fork_outlives_a_writer_that_hangs_and_the_child_serves_without_the_lo
     assert (reason, served) == ("log_failed", ["m1", "m2", "m3", "m4"])
     assert all("x.db" in error and "spawn" in error for error in errors)
     assert all_are_logged(told + later, memory.log)
+
+
+def test_a_child_never_waits_for_a_connection_that_another_thread_was_closing_as_garbage(tmp_path):
+    """A retriever that nobody closed goes whenever garbage is collected, in whatever thread."""
+    stop, numbers = threading.Event(), count()
+
+    def litter():
+        while not stop.is_set():
+            place = tmp_path / str(next(numbers))
+            place.mkdir()
+            ring = [wrapped(place, store(12))]
+            asked(ring[0], 1)
+            ring.append(ring)
+            del ring
+            gc.collect()
+
+    def job():
+        with closing(sqlite3.connect(":memory:")) as connection:
+            return connection.execute("SELECT 1").fetchone()
+
+    litterers = [threading.Thread(target=litter) for _ in range(2)]
+    for litterer in litterers:
+        litterer.start()
+    try:
+        for _ in range(50):  # one in 25 waited for ever where nobody took care
+            time.sleep(0.003)
+            assert forked(job).told() == [1]
+    finally:
+        stop.set()
+        for litterer in litterers:
+            litterer.join()
 
 
 def test_a_sink_is_never_written_to_while_the_process_forks(tmp_path):
