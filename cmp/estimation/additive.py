@@ -15,6 +15,8 @@ import polars as pl
 from cmp.design.cards import CARD_PREFIX
 from cmp.estimation.assembly import LogStatistics
 from cmp.estimation.cells import BoolArray, Cells, Tallies
+from cmp.estimation.cluster_sums import ClusterSums, sum_clusters, sums_of_rounds_alone
+from cmp.estimation.clusters import Clusters
 from cmp.estimation.estimators import combine_strata
 from cmp.estimation.margins import Margins
 from cmp.estimation.missing import check_range
@@ -36,7 +38,8 @@ class UtilityStatistics:
     """Sums over the strata of a log, from which its utilities are made; ``a + b`` is what both logs say together.
 
     A block belongs to one of the logs whole; logs of other scopes, or exported in parts, keep to that. What was added
-    up equals what one log with all rounds gives, to rounding. :func:`cmp.utility_statistics` makes them.
+    up equals what one log with all rounds gives, to rounding. An episode belongs to one of them as well: where two have
+    rounds of the same, its scope gets no intervals. :func:`cmp.utility_statistics` makes them.
 
     Examples
     --------
@@ -67,10 +70,12 @@ class UtilityStatistics:
     """The columns of ``keys`` but the last, unique, sorted."""
     outcomes: OutcomeSums
     """One a family."""
-    shared: BoolArray
-    """Shape (M,), whether rounds of a memory share an outcome."""
-    has_episodes: bool
-    """Whether rounds belong to episodes, which another log may hold rounds of too."""
+    clusters: ClusterSums | None
+    """None where no two rounds share an outcome."""
+    episodes: pl.DataFrame
+    """``scope``, ``episode_id`` of randomized rounds: another log may hold rounds of the same."""
+    torn: BoolArray
+    """Shape (M,), whether episodes of the memory's scope had rounds in two logs, so that no interval is known."""
     content: pl.Series
     """M texts, the least hash of what was delivered; null where none was noted."""
     content_changed: BoolArray
@@ -88,21 +93,24 @@ class UtilityStatistics:
         by: str,
         metric: str,
         blocks: Iterable[str],
-        has_episodes: bool,
+        episodes: pl.DataFrame,
+        clusters: Clusters | None,
     ) -> UtilityStatistics:
-        """Return the sums of a log's statistics, their cells against the analysis's reference."""
+        """Return the sums of a log's statistics, their cells and clusters against the analysis's reference."""
         m = found.keys.height
         contrast = combine_strata(cells, m, estimator=analysis.estimator, weights=analysis.weights)
+        summary = summarize(cells, contrast, found.tallies, found.outcomes, weights=analysis.weights)
         return cls(
             analysis,
             by,
             metric,
             found.keys,
-            summarize(cells, contrast, found.tallies, found.outcomes, weights=analysis.weights),
+            summary,
             found.keys.select(found.keys.columns[:-1]).unique(maintain_order=True),
             found.outcome_sums,
-            np.zeros(m, dtype=bool) if found.clusters is None else found.clusters.shared,
-            has_episodes,
+            None if clusters is None else sum_clusters(clusters, contrast, found.outcomes, summary),
+            episodes,
+            np.zeros(m, dtype=bool),
             found.content,
             found.content_changed,
             frozenset(blocks),
@@ -139,7 +147,7 @@ class UtilityStatistics:
             own = part.outcomes.described()
             same = (own.low == said.low) & (own.high == said.high) & own.two_valued
             agreed &= (same | (part.outcomes.rounds == 0))[family]
-        both_episodic = self.has_episodes and other.has_episodes
+        torn = self.episodes.join(other.episodes, on=self.episodes.columns)["scope"].unique()
         differ = (one.content != two.content).fill_null(False).to_numpy()
         return UtilityStatistics(
             self.analysis,
@@ -149,8 +157,9 @@ class UtilityStatistics:
             replace(summary, has_margins=summary.has_margins & agreed),
             families,
             outcomes,
-            one.shared | two.shared | both_episodic,
-            self.has_episodes or other.has_episodes,
+            _added_clusters(one, two),
+            pl.concat([self.episodes, other.episodes], rechunk=False),
+            one.torn | two.torn | keys["scope"].is_in(torn.implode()).to_numpy(),
             pl.select(pl.min_horizontal(one.content, two.content)).to_series().alias("content"),
             one.content_changed | two.content_changed | differ,
             self.blocks | other.blocks,
@@ -183,7 +192,8 @@ class UtilityStatistics:
             outcomes=self.outcomes.described().of(family),
             family=family,
             analysis=analysis,
-            clustered=self.shared,
+            clusters=self.clusters,
+            clustered=self.torn,
             content_changed=self.content_changed,
         )
         memories = frame.filter(~pl.col("memory_id").str.starts_with(CARD_PREFIX))
@@ -194,8 +204,8 @@ class UtilityStatistics:
         if keys.equals(self.keys) and families.equals(self.families):
             return self
         rows, places = _rows(self.keys, keys), _rows(self.families, families)
-        shared, changed = np.zeros(keys.height, dtype=bool), np.zeros(keys.height, dtype=bool)
-        shared[rows], changed[rows] = self.shared, self.content_changed
+        torn, changed = np.zeros(keys.height, dtype=bool), np.zeros(keys.height, dtype=bool)
+        torn[rows], changed[rows] = self.torn, self.content_changed
         held = self.keys.with_columns(self.content.alias("content"))
         content = keys.join(held, on=keys.columns, how="left", maintain_order="left")["content"]
         return UtilityStatistics(
@@ -206,8 +216,9 @@ class UtilityStatistics:
             self.summary.moved(rows, keys.height),
             families,
             self.outcomes.moved(places, families.height),
-            shared,
-            self.has_episodes,
+            None if self.clusters is None else self.clusters.moved(rows, keys.height),
+            self.episodes,
+            torn,
             content,
             changed,
             self.blocks,
@@ -258,7 +269,6 @@ class UtilityStatistics:
             "format": FORMAT,
             "by": self.by,
             "metric": self.metric,
-            "has_episodes": self.has_episodes,
             "analysis": question,
         }
 
@@ -280,12 +290,14 @@ class UtilityStatistics:
                     "with_arms": summary.with_arms,
                     "exposed_successes": summary.margins.exposed_successes,
                     "exposed_missing": summary.missing.exposed_successes,
-                    "shared": self.shared,
+                    "torn": self.torn,
                     "content": self.content,
                     "content_changed": self.content_changed,
                 }
             ),
             "blocks": pl.DataFrame({"block_id": sorted(self.blocks)}, schema={"block_id": pl.String}),
+            "episodes": self.episodes,
+            **({} if self.clusters is None else _cluster_frames(self.clusters)),
         }
 
     @classmethod
@@ -309,8 +321,9 @@ class UtilityStatistics:
             ),
             frames["families"],
             OutcomeSums(**_arrays(frames["outcomes"])),
-            arrays["shared"],
-            meta["has_episodes"],
+            _clusters_of_frames(frames),
+            frames["episodes"],
+            arrays["torn"],
             rows["content"],
             arrays["content_changed"],
             frozenset(frames["blocks"]["block_id"]),
@@ -343,6 +356,30 @@ def _frame(part: Any) -> pl.DataFrame:
 
 def _arrays(frame: pl.DataFrame) -> dict[str, Any]:
     return {name: frame[name].to_numpy() for name in frame.columns}
+
+
+def _added_clusters(one: UtilityStatistics, two: UtilityStatistics) -> ClusterSums | None:
+    if one.clusters is None and two.clusters is None:
+        return None
+    mine, theirs = (
+        sums_of_rounds_alone(part.summary) if part.clusters is None else part.clusters for part in (one, two)
+    )
+    return mine + theirs
+
+
+def _cluster_frames(clusters: ClusterSums) -> Mapping[str, pl.DataFrame]:
+    arrays = {field.name: getattr(clusters, field.name) for field in fields(clusters)}
+    margins = arrays.pop("by_episode")
+    rows = pl.DataFrame({**arrays, "exposed_successes": margins.exposed_successes})
+    return {"clusters": rows, "by_episode": _margins_frame(margins)}
+
+
+def _clusters_of_frames(frames: Mapping[str, pl.DataFrame]) -> ClusterSums | None:
+    if "clusters" not in frames:
+        return None
+    arrays = _arrays(frames["clusters"])
+    margins = Margins(**_arrays(frames["by_episode"]), exposed_successes=arrays.pop("exposed_successes"))
+    return ClusterSums(**arrays, by_episode=margins)
 
 
 def _margins_frame(margins: Margins) -> pl.DataFrame:

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from cmp.estimation.cells import Arm, Outcomes
-from cmp.estimation.clusters import Clumping, Clusters, clumping
-from cmp.estimation.episode_tests import p_values_by_episode
-from cmp.estimation.estimators import Contrast
+from cmp.estimation.cells import BoolArray, Outcomes
+from cmp.estimation.cluster_sums import ClusterSums, expected_squares
 from cmp.estimation.intervals import (
     Interval,
     confidence_limits,
@@ -19,6 +17,7 @@ from cmp.estimation.intervals import (
     weighted_proportions,
 )
 from cmp.estimation.moments import Moments
+from cmp.estimation.summary import Summary
 from cmp.estimation.sums import FloatArray, IntArray
 from cmp.estimation.wilson import newcombe_limits, p_values_of_limits
 
@@ -29,8 +28,8 @@ _DUST = 1e-9
 
 
 def clustered_inference(
-    contrast: Contrast,
-    clusters: Clusters,
+    summary: Summary,
+    clusters: ClusterSums,
     *,
     outcomes: Outcomes,
     family: IntArray,
@@ -45,8 +44,8 @@ def clustered_inference(
 
     Parameters
     ----------
-    contrast, clusters
-        Of the same cells.
+    summary, clusters
+        Of the same strata.
     outcomes, family
         As for :func:`confidence_limits`.
     interval
@@ -78,21 +77,21 @@ def clustered_inference(
     Moulton, B. R. (1986). Journal of Econometrics 32, 385-397. Newcombe, R. G. (1998). Statistics in Medicine 17,
     873-890. Bell, R. M. and McCaffrey, D. F. (2002). Survey Methodology 28(2), 169-181 (expected sums of squares).
     """
-    found = clumping(clusters, contrast)
+    sums = summary.moments
+    inflation = _inflation(sums, clusters)
     proportions = outcomes.two_valued & (interval in ("auto", "newcombe"))
-    result = _by_squares(contrast, found, outcomes, family, "moderated" if interval == "auto" else interval)
+    kind = "moderated" if interval == "auto" else interval
+    result = _by_squares(sums, clusters, inflation, outcomes, family, kind)
     half = t_quantile(result.df, level) * result.std_error
-    result = replace(result, low=contrast.utility - half, high=contrast.utility + half)
-    p = p_values_of_t(contrast.utility, result)
+    result = replace(result, low=sums.utility - half, high=sums.utility + half)
+    p = p_values_of_t(sums.utility, result)
     if proportions.any():
-        shrunk = _with_effective_sizes(contrast, found.inflation)
-        score = confidence_limits(
-            shrunk.moments, outcomes=outcomes, family=family, interval=interval, level=level
-        )
+        shrunk = replace(sums, spread1=sums.spread1 * inflation, spread0=sums.spread0 * inflation)
+        score = confidence_limits(shrunk, outcomes=outcomes, family=family, interval=interval, level=level)
         named = replace(score, method=np.full(len(p), "clustered_newcombe", dtype=object))
         result = named.where(proportions, result)
-        exact = np.fmax(as_if_alone, p_values_by_episode(clusters, contrast, outcomes))
-        p = np.where(proportions, np.fmax(score_p_values(shrunk.moments, outcomes), exact), p)
+        exact = np.fmax(as_if_alone, _p_values_by_episode(clusters, outcomes, summary.has_margins))
+        p = np.where(proportions, np.fmax(score_p_values(shrunk, outcomes), exact), p)
     return result, p
 
 
@@ -145,78 +144,54 @@ def score_p_values(sums: Moments, outcomes: Outcomes) -> FloatArray:
     return np.where(shown, p, np.nan)
 
 
-def _with_effective_sizes(contrast: Contrast, inflation: FloatArray) -> Contrast:
-    """Return the contrast with both arms' effective sizes divided by the inflation."""
-    cells = contrast.cells
-    by = inflation[cells.memory]
-    exposed, control = (
-        replace(arm, weight_squares=arm.weight_squares * by) for arm in (cells.exposed, cells.control)
-    )
-    return contrast.with_cells(replace(cells, exposed=exposed, control=control))
+def _inflation(sums: Moments, clusters: ClusterSums) -> FloatArray:
+    """Return the variance of the contrast over that of independent rounds; 1 where no round is exposed."""
+    alone = sums.spread1 + sums.spread0
+    some = (sums.size1 > 0) & np.isfinite(alone)  # a stratum without one of the arms has no such variance
+    return np.divide(np.maximum(clusters.squares, clusters.mean), alone, out=np.ones(len(some)), where=some)
+
+
+def _p_values_by_episode(clusters: ClusterSums, outcomes: Outcomes, has_margins: BoolArray) -> FloatArray:
+    """Exact, with every episode counted once; NaN where one lies in both arms or two blocks, or has two outcomes."""
+    is_whole = (clusters.torn == 0) & ~clusters.across & outcomes.two_valued & has_margins
+    return np.where(is_whole, clusters.by_episode.p_values(), np.nan)
 
 
 def _by_squares(
-    contrast: Contrast, found: Clumping, outcomes: Outcomes, family: IntArray, kind: str
+    sums: Moments,
+    clusters: ClusterSums,
+    inflation: FloatArray,
+    outcomes: Outcomes,
+    family: IntArray,
+    kind: str,
 ) -> Interval:
     """Return standard errors and degrees of freedom; limits are still to come."""
     with np.errstate(divide="ignore", invalid="ignore"):
         if kind == "moderated":
-            variance, df = _moderated(contrast, found, outcomes.kurtosis, family)
+            variance, df = _moderated(sums, clusters, outcomes.kurtosis, family)
         elif kind == "pooled":
-            variance, df = _pooled(contrast, found)
+            variance = (sums.within1 + sums.within0) / clusters.expected * (sums.spread1 + sums.spread0)
+            df = clusters.df
         else:
-            variance, df = _unpooled(contrast, found)
-        error = np.sqrt(np.where((variance > 0) & (contrast.n1 > 0), variance, np.nan) * found.inflation)
+            variance, df = clusters.unpooled, clusters.unpooled**2 / clusters.unpooled_spread
+        variance = variance / sums.weight**2
+        error = np.sqrt(np.where((variance > 0) & (sums.rounds1 > 0), variance, np.nan) * inflation)
     df = np.where(np.isfinite(error) & (kind != "neyman"), df, np.nan)
     empty = np.full(len(error), np.nan)
     method = np.full(len(error), f"clustered_{kind}", dtype=object)
-    return Interval(error * contrast.scale, df, empty, empty, method)
-
-
-def _freedom(n: FloatArray, mean_size: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return what a sum of squares about a mean has in expectation over the variance, and its degrees of freedom."""
-    loss = np.minimum(mean_size, n)
-    return np.where(n - loss > _DUST * n, n - loss, 0.0), np.where(n - loss > _DUST * n, n / loss - 1.0, 0.0)
-
-
-def _of_arms(contrast: Contrast, found: Clumping) -> tuple[tuple[Arm, FloatArray, FloatArray], ...]:
-    """Return each arm with what its cells' sums of squares have in expectation, and their degrees of freedom."""
-    cells = contrast.cells
-    return (
-        (cells.exposed, *_freedom(cells.exposed.size, found.exposed_of_cell)),
-        (cells.control, *_freedom(cells.control.size, found.control_of_cell)),
-    )
+    return Interval(error * sums.scale, df, empty, empty, method)
 
 
 def _moderated(
-    contrast: Contrast, found: Clumping, kurtosis: FloatArray, family: IntArray
+    sums: Moments, clusters: ClusterSums, kurtosis: FloatArray, family: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    cells, share2 = contrast.cells, contrast.share**2
-    size1, size0 = cells.exposed.size, cells.control.size
-    from_line = cells.exposed.mean - cells.control.mean - contrast.gap[cells.memory]
-    squares1 = contrast.sum_cells(cells.exposed.within_squares + size1 * from_line**2)
-    expected1, df1 = _freedom(contrast.sum_cells(size1), found.exposed)
-    _, (_, expected0, df0_of_cell) = _of_arms(contrast, found)
-    df0, expected0 = contrast.sum_cells(df0_of_cell), contrast.sum_cells(expected0)
-    variance1 = np.where(expected1 > 0, squares1 / expected1, np.nan)
-    variance0 = np.where(expected0 > 0, contrast.sum_cells(cells.control.within_squares) / expected0, np.nan)
+    """Return the variance times the squared weight, in replicate form as without clusters."""
+    mean_size = np.divide(
+        clusters.exposed_squares, sums.size1, out=np.ones(len(sums.size1)), where=sums.size1 > 0
+    )
+    expected1, df1 = expected_squares(sums.size1, mean_size)
+    variance1 = np.where(expected1 > 0, sums.replicate_squares / expected1, np.nan)
+    variance0 = np.where(clusters.expected0 > 0, sums.within0 / clusters.expected0, np.nan)
     moderated1, total_df1 = moderate_exposed(variance1, df1, variance0, kurtosis, family)
-    part1 = moderated1 * contrast.sum_cells(share2 / size1)
-    part0 = variance0 * contrast.sum_cells(share2 / size0)
-    return part1 + part0, (part1 + part0) ** 2 / (part1**2 / total_df1 + part0**2 / df0)
-
-
-def _pooled(contrast: Contrast, found: Clumping) -> tuple[FloatArray, FloatArray]:
-    (arm1, expected1, df1), (arm0, expected0, df0) = _of_arms(contrast, found)
-    squares = contrast.sum_cells(arm1.within_squares + arm0.within_squares)
-    over = contrast.sum_cells(contrast.share**2 * (1.0 / arm1.size + 1.0 / arm0.size))
-    return squares / contrast.sum_cells(expected1 + expected0) * over, contrast.sum_cells(df1 + df0)
-
-
-def _unpooled(contrast: Contrast, found: Clumping) -> tuple[FloatArray, FloatArray]:
-    variance, spread = np.zeros(len(contrast.utility)), np.zeros(len(contrast.utility))
-    for arm, expected, df in _of_arms(contrast, found):
-        part = contrast.share**2 * np.where(expected > 0, arm.within_squares / expected, np.nan) / arm.size
-        variance += contrast.sum_cells(part)
-        spread += contrast.sum_cells(part**2 / df)
-    return variance, variance**2 / spread
+    part1, part0 = moderated1 * sums.spread1, variance0 * sums.spread0
+    return part1 + part0, (part1 + part0) ** 2 / (part1**2 / total_df1 + part0**2 / clusters.df0)

@@ -75,17 +75,19 @@ class Clusters:
 
 @dataclass(frozen=True, slots=True)
 class Clumping:
-    """What shared outcomes do to a contrast; all ones where every round has an outcome of its own.
+    """What shared outcomes do to a contrast, before its strata's weights ``r`` are normalized.
 
     Shapes are (M,), one a memory, or (C,), one a cell of the contrast.
     """
 
-    inflation: FloatArray
-    """(M,) variance of the contrast over that of independent rounds."""
-    exposed: FloatArray
-    """(M,) mean size of the exposed rounds' episodes, a round as likely to be picked as another."""
+    squares: FloatArray
+    """(M,) sum over episodes of the squared sum of ``a_t``."""
+    mean: FloatArray
+    """(M,) what that is on average over draws of rounds one by one."""
+    exposed_squares: FloatArray
+    """(M,) sum over episodes of the squared number of exposed rounds."""
     exposed_of_cell: FloatArray
-    """(C,) the same within a cell."""
+    """(C,) mean size of the exposed rounds' episodes within a cell, a round as likely to be picked as another."""
     control_of_cell: FloatArray
     """(C,) of the control rounds."""
 
@@ -93,8 +95,8 @@ class Clumping:
 def clumping(clusters: Clusters, contrast: Contrast) -> Clumping:
     r"""Compare the variance of a contrast under outcomes shared within episodes with that of independent rounds.
 
-    A contrast is ``sum_t a_t y_t`` with ``a_t = share / n1`` in exposed and ``-share / n0`` in control rounds of a
-    stratum. Outcomes shared within episodes ``g`` and independent across them have variance
+    A contrast is ``sum_t a_t y_t`` over the sum of ``r``, with ``a_t = r / n1`` in exposed and ``-r / n0`` in control
+    rounds of a stratum. Outcomes shared within episodes ``g`` and independent across them have variance
     ``sigma^2 sum_g (sum_{t in g} a_t)^2``, rounds on their own ``sigma^2 sum_t a_t^2``. The ratio is Moulton's factor
     for outcomes that agree wholly; it depends on assignments only. It is above 1 where whole episodes were assigned
     together, and below where exposed rounds have controls of their own episode. There it is not taken to be less
@@ -119,8 +121,8 @@ def clumping(clusters: Clusters, contrast: Contrast) -> Clumping:
     cells = np.flatnonzero(contrast.kept)
     shared = clusters.shared[used.memory] & (n1 > 0) & (n0 > 0)
     up, down, counted = (np.zeros(len(clusters.memory)) for _ in range(3))
-    up[cells[shared]] = (contrast.share / np.where(shared, n1, 1.0))[shared]
-    down[cells[shared]] = (contrast.share / np.where(shared, n0, 1.0))[shared]
+    up[cells[shared]] = (contrast.raw / np.where(shared, n1, 1.0))[shared]
+    down[cells[shared]] = (contrast.raw / np.where(shared, n0, 1.0))[shared]
     counted[cells[shared]] = 1.0
 
     touched = counted[clusters.cell] > 0
@@ -140,13 +142,12 @@ def clumping(clusters: Clusters, contrast: Contrast) -> Clumping:
     squares += group_sums(clusters.memory, down**2 * in_stratum[clusters.stratum], m)
     squares += 2.0 * group_sums(clusters.memory, down * _products_across(clusters, down), m)
     n = n1 + n0
-    of_cell = contrast.share**2 * np.divide(n, n1 * n0, out=np.zeros(len(n)), where=shared)
+    of_cell = contrast.raw**2 * np.divide(n, n1 * n0, out=np.zeros(len(n)), where=shared)
     mean = contrast.sum_cells(of_cell * np.divide(n - both / n, n - 1.0, out=np.zeros(len(n)), where=shared))
-    alone, total1 = contrast.sum_cells(of_cell), contrast.sum_cells(np.where(shared, n1, 0.0))
-    some = total1 > 0
     return Clumping(
-        np.divide(np.maximum(squares, mean), alone, out=np.ones(m), where=some),
-        np.divide(by_episode, total1, out=np.ones(m), where=some),
+        squares,
+        mean,
+        by_episode,
         np.divide(q1[cells], n1, out=np.ones(len(cells)), where=shared),
         np.divide(q0[cells], n0, out=np.ones(len(cells)), where=shared),
     )

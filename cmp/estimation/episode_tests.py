@@ -7,17 +7,19 @@ import numpy as np
 from cmp.estimation.cells import BoolArray, Outcomes
 from cmp.estimation.clusters import Clusters
 from cmp.estimation.estimators import Contrast
-from cmp.estimation.margins import count_margins
+from cmp.estimation.margins import Margins, count_margins
 from cmp.estimation.sums import FloatArray, group_sums
 
-__all__ = ["p_values_by_episode"]
+__all__ = ["margins_by_episode"]
 
 
-def p_values_by_episode(clusters: Clusters, contrast: Contrast, outcomes: Outcomes) -> FloatArray:
-    """Return exact conditional p-values that count every episode of a stratum once.
+def margins_by_episode(
+    clusters: Clusters, contrast: Contrast, outcomes: Outcomes
+) -> tuple[Margins, FloatArray]:
+    """Count every episode of a stratum once, for tests that hold where episodes were drawn as wholes.
 
-    They hold where a stratum's episodes were drawn as wholes, any of them as likely as another of its kind: Fisher's
-    test, or Cochran, Mantel and Haenszel's, of episodes. Two rounds of one episode tell no more than one.
+    Any of a stratum's episodes is then as likely to be drawn as another: Fisher's test, or Cochran, Mantel and
+    Haenszel's, of episodes. Two rounds of one episode tell no more than one.
 
     Parameters
     ----------
@@ -28,9 +30,11 @@ def p_values_by_episode(clusters: Clusters, contrast: Contrast, outcomes: Outcom
 
     Returns
     -------
+    Margins
+        Of memories whose outcomes take two values.
     numpy.ndarray
-        Shape (M,). NaN unless a memory's outcomes take two values, the rounds of an episode share theirs, and the
-        eligible rounds of each of its episodes lie in one arm of one stratum.
+        Shape (M,), strata with an episode in both arms, and episodes of which two rounds have different outcomes: above
+        0, the margins mean nothing.
     """
     kept, m = contrast.kept, len(contrast.utility)
     stratum, owner = clusters.stratum, clusters.memory
@@ -55,6 +59,6 @@ def p_values_by_episode(clusters: Clusters, contrast: Contrast, outcomes: Outcom
     n0 = per_stratum(held) - per_cell(is_lost)
     x0 = per_stratum(held & success) - per_cell(is_lost & success[part])
     torn = per_cell(is_exposed & is_control) + per_stratum(np.isnan(clusters.part_outcome))
-    is_whole = (group_sums(owner[kept], torn[kept], m) == 0) & ~clusters.across & outcomes.two_valued
-    used = kept & is_whole[owner]
-    return count_margins(owner[used], x1[used], n1[used], x0[used], n0[used], m).p_values()
+    used = kept & outcomes.two_valued[owner]
+    margins = count_margins(owner[used], x1[used], n1[used], x0[used], n0[used], m)
+    return margins, group_sums(owner[kept], torn[kept], m)

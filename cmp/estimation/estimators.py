@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -75,13 +75,6 @@ class Contrast:
     def design_count(self) -> BoolArray:
         """Whether every cell holds just the exposures its propensity says, so that the three estimators agree."""
         return self.moments.has_design_count
-
-    def with_cells(self, cells: Cells) -> Contrast:
-        """Return the contrast with its cells' arms changed, and what is summed over them."""
-        means = self.mean1, self.mean0, self.mean1 - self.mean0
-        n_strata, n_paired = self.moments.n_strata, self.moments.n_paired
-        sums = sum_strata(cells, self.raw, means, self.uneven, n_strata, n_paired)
-        return replace(self, cells=cells, moments=sums)
 
     def sum_cells(self, values: FloatArray) -> FloatArray:
         """Sum an array over the cells of each memory."""

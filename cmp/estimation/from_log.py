@@ -237,6 +237,8 @@ def _from_sums(
 ) -> pl.DataFrame:
     """Return the table for one metric from a log's parts, one after the other."""
     sums = sum_of_parts(log, engine, by, metric, analysis, window)
+    if sums.torn.any():  # episodes run from one part into another, which only the log as one can tell
+        return _table(engine(log), by, metric, analysis, "include", window, "block")
     asked = (analysis.interval, analysis.level, analysis.adjust)
     return sums.utilities(*asked, outcome_range=analysis.outcome_range).frame
 

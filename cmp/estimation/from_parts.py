@@ -80,11 +80,8 @@ def utility_statistics(
 
 
 def has_parts(log: LogFrames) -> bool:
-    """Whether a log is kept in several parts of whole blocks, of whose rounds none is in an episode."""
-    if len(_parts(log)) == 1:
-        return False
-    in_episodes = nw.from_native(log.rounds()).filter(~nw.col("episode_id").is_null()).head(1)
-    return len(collected(in_episodes)) == 0
+    """Whether a log is kept in several parts of whole blocks and episodes."""
+    return len(_parts(log)) > 1
 
 
 def sum_of_parts(
@@ -97,15 +94,17 @@ def sum_of_parts(
             frames = engine(part)
             found = statistics_for(frames, by, metric, analysis, window=window, condense=condenses(analysis))
             rounds = nw.from_native(frames.rounds()).filter(nw.col("randomized"))
-            held = collected(rounds.select("block_id", ~nw.col("episode_id").is_null()).unique())
+            episodes = rounds.filter(~nw.col("episode_id").is_null()).select("scope", "episode_id").unique()
+            cells, clusters = cells_against(found, analysis.reference)
             yield UtilityStatistics.of(
                 found,
-                cells_against(found, analysis.reference)[0],
+                cells,
                 analysis,
                 by=by,
                 metric=metric,
-                blocks=held["block_id"].to_list(),
-                has_episodes=bool(held["episode_id"].any()),
+                blocks=collected(rounds.select("block_id").unique())["block_id"].to_list(),
+                episodes=collected(episodes).to_native(),
+                clusters=clusters,
             )
 
     return reduce(add, sums())

@@ -92,7 +92,7 @@ class Summary:
     margins: Margins
     """Of two-valued outcomes."""
     has_margins: BoolArray
-    """Shape (M,), whether they hold every stratum of a memory."""
+    """Shape (M,), whether they hold every stratum of a memory; so they do where it has no round with an outcome."""
     missing: Margins
     """Of outcomes going missing, in strata where any does."""
     with_arms: IntArray
@@ -153,10 +153,10 @@ def summarize(
         How strata combine.
     """
     m, exposed, control = len(contrast.utility), cells.exposed, cells.control
-    counts = (
+    counts = [
         group_sums(cells.memory, values, m).astype(np.int64)
         for values in (exposed.n, control.n, exposed.missing, control.missing)
-    )
+    ]
     rounds1, rounds0 = exposed.n + exposed.missing, control.n + control.missing
     both = (rounds1 > 0) & (rounds0 > 0)
     torn = both & (exposed.missing + control.missing > 0)
@@ -166,7 +166,7 @@ def summarize(
         Counts(*counts),
         tallies,
         margins_of_cells(contrast.cells, outcomes),
-        outcomes.two_valued & (not cells.weighted),
+        (outcomes.two_valued | (counts[0] + counts[1] == 0)) & (not cells.weighted),
         count_margins(cells.memory[torn], x1, n1, x0, n0, m),
         group_sums(cells.memory, both, m).astype(np.int64),
         _bound_sums(cells, both, m, weights),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from cmp.estimation.cells import BoolArray, Cells, Outcomes, Tallies
+from cmp.estimation.cluster_sums import ClusterSums, sum_clusters
 from cmp.estimation.clustered import clustered_inference, score_p_values
 from cmp.estimation.clusters import Clusters
 from cmp.estimation.estimators import Contrast, combine_strata
@@ -84,7 +85,8 @@ def tabulate(
     unknown = np.zeros(m, dtype=bool) if clustered is None else clustered & np.isfinite(contrast.utility)
     interval, p = interval.without(unknown), np.where(unknown, np.nan, p)
     if clusters is not None:
-        interval, p, unknown = _clustered(contrast, clusters, interval, p, outcomes, family, analysis)
+        sums = sum_clusters(clusters, contrast, outcomes, summary)
+        interval, p, unknown = _clustered(summary, sums, interval, p, outcomes, family, analysis)
     return _table(keys, summary, interval, p, unknown, analysis, content_changed)
 
 
@@ -96,6 +98,7 @@ def tabulate_summary(
     family: IntArray,
     analysis: Analysis,
     clustered: BoolArray,
+    clusters: ClusterSums | None,
     content_changed: BoolArray,
 ) -> pl.DataFrame:
     """Map sums over strata, the strata themselves forgotten, to the table of utilities.
@@ -104,7 +107,7 @@ def tabulate_summary(
     ----------
     keys, outcomes, family, analysis, clustered, content_changed
         As for :func:`tabulate`.
-    summary
+    summary, clusters
         Made with the estimator and weights of the analysis.
 
     Raises
@@ -118,16 +121,12 @@ def tabulate_summary(
             f"{', '.join(map(repr, INTERVALS))}, or cmp.utilities on the log as one"
         )
     interval, p = _limits(summary, outcomes, family, analysis, None)
-    unknown = clustered & np.isfinite(summary.moments.utility)
-    return _table(
-        keys,
-        summary,
-        interval.without(unknown),
-        np.where(unknown, np.nan, p),
-        unknown,
-        analysis,
-        content_changed,
-    )
+    unknown = np.zeros(len(p), dtype=bool)
+    if clusters is not None:
+        interval, p, unknown = _clustered(summary, clusters, interval, p, outcomes, family, analysis)
+    unknown |= clustered & np.isfinite(summary.moments.utility)
+    interval, p = interval.without(unknown), np.where(unknown, np.nan, p)
+    return _table(keys, summary, interval, p, unknown, analysis, content_changed)
 
 
 def _table(
@@ -216,8 +215,8 @@ def _limits(
 
 
 def _clustered(
-    contrast: Contrast,
-    clusters: Clusters,
+    summary: Summary,
+    clusters: ClusterSums,
     interval: Interval,
     p: FloatArray,
     outcomes: Outcomes,
@@ -225,13 +224,13 @@ def _clustered(
     analysis: Analysis,
 ) -> tuple[Interval, FloatArray, BoolArray]:
     """Replace intervals of memories whose rounds share outcomes; return also where there is none to replace them."""
-    known = clusters.shared & np.isfinite(contrast.utility)
+    known = clusters.shared & np.isfinite(summary.moments.utility)
     if analysis.interval not in INTERVALS:
         # a sequence's replicates are blocks, whatever the rounds of one share
         known = known & (clusters.across | (analysis.interval != "sequence"))
         return interval.without(known), np.where(known, np.nan, p), known
     own, own_p = clustered_inference(
-        contrast,
+        summary,
         clusters,
         outcomes=outcomes,
         family=family,
@@ -239,7 +238,7 @@ def _clustered(
         level=analysis.level,
         as_if_alone=p,
     )
-    unknown = known & ~contrast.design_count if analysis.estimator == "ht" else known & False
+    unknown = known & ~summary.moments.has_design_count if analysis.estimator == "ht" else known & False
     interval, p = own.where(known, interval), np.where(known, own_p, p)
     return interval.without(unknown), np.where(unknown, np.nan, p), unknown
 

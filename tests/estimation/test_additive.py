@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import zipfile
 
@@ -12,20 +13,24 @@ import pytest
 import cmp
 from cmp.estimation.additive import UtilityStatistics
 from tests.closeness import assert_tables_close
+from tests.estimation.test_clustered import random_log
 from tests.serving.stores import Store, documents, wrapped
 
 #: What summing in another order leaves of numbers near 1.
 ROUNDING = 1e-11
 
 
-def served(folder, kind, *, scopes=("s", "t"), rounds=70, seed=3, **settings):
-    """Return a log of several scopes and blocks, some of its outcomes missing."""
+def served(folder, kind, *, scopes=("s", "t"), rounds=70, seed=3, episode=None, **settings):
+    """Return a log of several scopes and blocks, some of its outcomes missing; ``episode`` names a round's."""
     store = Store({scope: documents(9) for scope in scopes}, ["m1", "m2", "m3", "m4", "m5"])
     rng = np.random.default_rng(seed)
     with wrapped(folder, store, random_slots=2, slots=4, **settings) as memory:
         for number in range(rounds):
             for scope in scopes:
-                context = memory.retrieve(f"q{number % 3}", scope=scope, group=f"q{number % 3}")
+                context = memory.retrieve(
+                    f"q{number // 2 % 3}", scope=scope, group=f"q{number // 2 % 3}",
+                    episode_id=episode and episode(number),
+                )  # fmt: skip
                 helped = any(item.id == "m7" and item.arm == "random" for item in context.items)
                 value = float(rng.random() < 0.3 + 0.4 * helped)
                 if kind == "continuous":
@@ -113,6 +118,122 @@ def test_a_block_in_both_and_different_questions_are_refused(tmp_path):
         sums.utilities(level=95)
     with pytest.raises(ValueError, match="lists rounds or blocks"):
         sums.utilities(interval="randomization")
+
+
+#: Episodes of three rounds, that run through the ends of blocks too, and now and then a round on its own.
+def in_threes(number):
+    return None if number % 7 == 0 else f"e{number // 3 + 100 * (number >= 30)}"
+
+
+@pytest.mark.parametrize("kind", ["binary", "continuous"])
+@pytest.mark.parametrize("by", ["memory", "query"])
+@pytest.mark.parametrize("engine", ["polars", "duckdb"])
+def test_episodes_come_from_sums_too(tmp_path, kind, by, engine):
+    log = served(tmp_path, kind, scopes=("s", "t", "u"), episode=in_threes)
+    parts = cmp.open_log(log.export(tmp_path / "parts", rounds_per_part=20))
+    assert len(parts.parts()) > 2
+    for asked in (
+        {}, {"interval": "pooled"}, {"interval": "welch"}, {"interval": "neyman"}, {"estimator": "ht"},
+        {"weights": "rounds"}, {"outcome_range": (-9.0, 2e3), "adjust": "holm"},
+    ):  # fmt: skip
+        whole = cmp.utilities(log, by=by, **asked)
+        assert_same(cmp.utilities(parts, by=by, engine=engine, **asked), whole)
+        if "estimator" not in asked:
+            assert whole.frame["interval"].str.starts_with("clustered").any()
+
+
+def test_episodes_against_cards_come_from_sums_too(tmp_path):
+    log = served(tmp_path, "binary", scopes=("s", "t", "u"), episode=in_threes, reference_cards=3)
+    parts = cmp.open_log(log.export(tmp_path / "parts", rounds_per_part=20))
+    whole = cmp.utilities(log, reference="card")
+    assert "clustered_newcombe" in set(whole.frame["interval"])
+    assert_same(cmp.utilities(parts, reference="card"), whole)
+
+
+def episodes_of(log, name):
+    """Return a log by hand with other names for the episodes of each block."""
+    changed = copy.deepcopy(log)
+    for entry in changed.rows["rounds"]:
+        if entry["episode_id"] is not None:
+            entry["episode_id"] = name(entry["block_id"], entry["episode_id"])
+    return changed
+
+
+def blocks_of(log, blocks):
+    """Return the part of a log by hand that holds these blocks."""
+    part = copy.deepcopy(log)
+    part.rows["rounds"] = [entry for entry in log.rows["rounds"] if entry["block_id"] in blocks]
+    rounds = {entry["round_id"] for entry in part.rows["rounds"]}
+    for table in ("exposures", "outcomes"):
+        part.rows[table] = [entry for entry in log.rows[table] if entry["round_id"] in rounds]
+    for table in ("blocks", "rosters"):
+        part.rows[table] = [entry for entry in log.rows[table] if entry["block_id"] in blocks]
+    return part
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_logs_of_one_scope_whose_episodes_are_others_add_up(seed, alone, binary):
+    """Of the second log every round may be on its own."""
+    drawn = random_log(seed, binary=binary)
+    log = episodes_of(drawn, lambda block, name: None if alone and block == "b1" else f"{block}-{name}")
+    one, two = (cmp.utility_statistics(blocks_of(log, part)) for part in (("b0", "b2"), ("b1",)))
+    sent = UtilityStatistics.from_bytes(one.to_bytes()), UtilityStatistics.from_bytes(two.to_bytes())
+    assert one.clusters is not None
+    assert two.clusters is None or not alone
+    for both in (one + two, sent[1] + sent[0]):
+        for interval in ("auto", "pooled", "welch"):
+            assert_same(both.utilities(interval), cmp.utilities(log, interval=interval))
+
+
+def test_episodes_with_rounds_in_both_logs_leave_no_interval_in_their_scope():
+    log = random_log(3)
+    one, two = (cmp.utility_statistics(blocks_of(log, part)) for part in (("b0", "b2"), ("b1",)))
+    elsewhere = copy.deepcopy(blocks_of(log, ("b1",)))
+    for table in elsewhere.rows.values():
+        for entry in table:
+            entry.update({name: f"x{entry[name]}" for name in ("block_id", "round_id") if name in entry})
+            if "scope" in entry:
+                entry["scope"] = "elsewhere"
+    apart = cmp.utility_statistics(elsewhere)
+    frame = (one + two + apart).utilities().frame
+    torn = frame.filter(scope="s")
+    assert torn["ci_low"].null_count() == torn["p_value"].null_count() == torn.height
+    assert torn["utility"].null_count() == 0
+    assert torn["reason"].str.starts_with("rounds of one episode share an outcome").all()
+    kept, alone = (
+        part.drop("q_value") for part in (frame.filter(scope="elsewhere"), apart.utilities().frame)
+    )
+    assert_tables_close(kept, alone, ROUNDING)
+
+
+def test_a_log_whose_parts_cut_episodes_is_read_as_one(tmp_path):
+    log = served(tmp_path, "binary", scopes=("s", "t", "u"), episode=in_threes)
+
+    class Cut:
+        """Parts by scope and block, whatever runs through them."""
+
+        def __init__(self, mine=None):
+            self.mine = mine
+
+        def parts(self):
+            return [Cut([name]) for name in log.blocks().collect()["block_id"].sort()]
+
+        def __getattr__(self, table):
+            if table not in ("rounds", "exposures", "outcomes", "blocks", "rosters"):
+                raise AttributeError(table)
+            frame = getattr(log, table)()
+            if self.mine is None:
+                return lambda: frame
+            mine = pl.col("block_id").is_in(self.mine)
+            if table in ("exposures", "outcomes"):
+                rounds = log.rounds().filter(mine).select("round_id").collect()["round_id"]
+                mine = pl.col("round_id").is_in(rounds.implode())
+            return lambda: frame.filter(mine)
+
+    assert len(Cut().parts()) > 3
+    assert_same(cmp.utilities(Cut()), cmp.utilities(log))
 
 
 def zipped(meta):

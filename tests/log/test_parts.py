@@ -8,7 +8,7 @@ from polars.testing import assert_frame_equal
 
 import cmp
 from cmp.log.schema import TABLES
-from tests.serving.stores import store, wrapped
+from tests.serving.stores import Store, documents, store, wrapped
 
 
 @pytest.fixture
@@ -40,6 +40,23 @@ def test_the_parts_of_an_export_are_the_log_and_no_block_stands_in_two(served, t
         assert set(part.rounds().collect()["block_id"].drop_nulls()) <= set(
             part.blocks().collect()["block_id"]
         )
+
+
+def test_blocks_that_an_episode_runs_through_are_in_one_part(tmp_path):
+    """Episodes of one scope hang a few of its blocks together; the same names in another scope are others."""
+    scopes = {scope: documents(6) for scope in ("s", "t")}
+    memory = wrapped(tmp_path, Store(scopes, ["m1", "m2", "m3"]), holdout=0.2, random_slots=2)
+    for number in range(60):
+        for scope in scopes:
+            episode = f"e{number // 4}" if number % 12 else None
+            memory.retrieve("q", scope=scope, episode_id=episode if scope == "s" or number % 2 else None)
+    exported = cmp.open_log(memory.log.export(tmp_path / "out", rounds_per_part=3))
+    parts = [part.rounds().collect() for part in exported.parts()]
+    assert_frame_equal(pl.concat(parts), memory.log.rounds().collect(), check_row_order=False)
+    assert len(parts) > 4
+    for key in (["scope", "episode_id"], ["block_id"]):
+        held = [set(part.filter("randomized").select(key).drop_nulls().unique().rows()) for part in parts]
+        assert sum(map(len, held)) == len(set.union(*held)) > 4
 
 
 def test_files_that_do_not_say_they_belong_together_are_one_part(served, tmp_path):
