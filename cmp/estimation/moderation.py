@@ -153,13 +153,14 @@ def _prior(s2: FloatArray, df: FloatArray, kind: str) -> tuple[float, float]:
 
 
 def _fit_scaled_f(s2: FloatArray, df: FloatArray) -> tuple[float, float]:
-    """Match moments of log s^2 to a scaled F; zeros are lifted to 1e-5 of the median, as limma does."""
-    from scipy.special import polygamma, psi
+    """Match moments of log s^2, ascending, to a scaled F; zeros are lifted to 1e-5 of the median, as limma does."""
+    from scipy.special import psi, zeta
 
-    median = float(np.median(s2)) or float(s2.mean())
+    middle = len(s2) // 2
+    median = float(s2[middle] + s2[-middle - 1]) / 2.0 or float(s2.mean())
     e = np.log(np.maximum(s2, 1e-5 * median)) - psi(df / 2) + np.log(df / 2)
     centre = float(e.mean())
-    excess = float(e.var(ddof=1) - polygamma(1, df / 2).mean())
+    excess = float(e.var(ddof=1) - zeta(2.0, df / 2).mean())  # zeta(2, .) is the trigamma function
     if excess <= 0.0:
         return math.inf, math.exp(centre)
     half = _inverse_trigamma(excess)
@@ -168,7 +169,7 @@ def _fit_scaled_f(s2: FloatArray, df: FloatArray) -> tuple[float, float]:
 
 def _inverse_trigamma(x: float) -> float:
     """Newton's iteration of Smyth (2004), appendix: monotone and quadratic from this start."""
-    from scipy.special import polygamma
+    from scipy.special import zeta
 
     if x > 1e7:
         return 1.0 / math.sqrt(x)
@@ -176,8 +177,8 @@ def _inverse_trigamma(x: float) -> float:
         return 1.0 / x
     y = 0.5 + 1.0 / x
     for _ in range(50):
-        trigamma = float(polygamma(1, y))
-        step = trigamma * (1.0 - trigamma / x) / float(polygamma(2, y))
+        trigamma = float(zeta(2.0, y))
+        step = trigamma * (1.0 - trigamma / x) / (-2.0 * float(zeta(3.0, y)))
         y += step
         if -step / y < 1e-10:
             break
