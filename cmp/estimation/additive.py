@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-import io
-import json
-import zipfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from cmp.design.cards import CARD_PREFIX
 from cmp.estimation.assembly import LogStatistics
-from cmp.estimation.cells import BoolArray, Cells, Tallies
+from cmp.estimation.cells import BoolArray, Cells
 from cmp.estimation.cluster_sums import ClusterSums, sum_clusters, sums_of_rounds_alone
 from cmp.estimation.clusters import Clusters
 from cmp.estimation.estimators import combine_strata
-from cmp.estimation.margins import Margins
 from cmp.estimation.missing import check_range
-from cmp.estimation.moments import Moments
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.outcome_sums import OutcomeSums
-from cmp.estimation.summary import BoundSums, Counts, Summary, summarize
+from cmp.estimation.stored_sums import (
+    arrays_of,
+    cluster_frames,
+    clusters_of_frames,
+    frame_of,
+    packed,
+    reading,
+    summary_frames,
+    summary_of_frames,
+    unpacked,
+)
+from cmp.estimation.summary import Summary, summarize
 from cmp.estimation.sums import IntArray
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate_summary
 
 __all__ = ["UtilityStatistics"]
-
-FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -226,14 +229,18 @@ class UtilityStatistics:
 
     def to_bytes(self) -> bytes:
         """Return the sums as bytes: a zip of Arrow files and what they are, no pickle."""
-        buffer = io.BytesIO()
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, frame in self._frames().items():
-                part = io.BytesIO()
-                frame.write_ipc(part)
-                archive.writestr(f"{name}.arrow", part.getvalue())
-            archive.writestr("meta.json", json.dumps(self._meta()))
-        return buffer.getvalue()
+        rows = {"torn": self.torn, "content": self.content, "content_changed": self.content_changed}
+        frames = {
+            "keys": self.keys,
+            "families": self.families,
+            "outcomes": frame_of(self.outcomes),
+            "rows": pl.DataFrame(rows),
+            "blocks": pl.DataFrame({"block_id": sorted(self.blocks)}, schema={"block_id": pl.String}),
+            "episodes": self.episodes,
+            **summary_frames(self.summary),
+            **({} if self.clusters is None else cluster_frames(self.clusters)),
+        }
+        return packed(frames, {"by": self.by, "metric": self.metric, "analysis": _question(self.analysis)})
 
     @classmethod
     def from_bytes(cls, content: bytes) -> UtilityStatistics:
@@ -244,90 +251,24 @@ class UtilityStatistics:
         ValueError
             For bytes that are no such sums, or of a format that this version does not know.
         """
-        try:
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                meta = json.loads(archive.read("meta.json"))
-                if meta.get("format") != FORMAT:
-                    raise ValueError(f"format {meta.get('format')!r}; this version knows format {FORMAT}")
-                frames = {
-                    name.removesuffix(".arrow"): pl.read_ipc(io.BytesIO(archive.read(name)))
-                    for name in archive.namelist()
-                    if name.endswith(".arrow")
-                }
-            return cls._of_frames(frames, meta)
-        except (
-            *(zipfile.BadZipFile, json.JSONDecodeError, pl.exceptions.PolarsError),
-            *(KeyError, TypeError, AttributeError),  # of what should be in it, and is not
-        ) as error:
-            raise ValueError(
-                f"these are no sums of utilities ({error}); pass what to_bytes() returned"
-            ) from error
-
-    def _meta(self) -> dict[str, Any]:
-        question = _question(self.analysis)
-        return {
-            "format": FORMAT,
-            "by": self.by,
-            "metric": self.metric,
-            "analysis": question,
-        }
-
-    def _frames(self) -> Mapping[str, pl.DataFrame]:
-        summary = self.summary
-        return {
-            "keys": self.keys,
-            "families": self.families,
-            "moments": _frame(summary.moments),
-            "counts": _frame(summary.counts),
-            "tallies": _frame(summary.tallies),
-            "bounds": _frame(summary.bounds),
-            "outcomes": _frame(self.outcomes),
-            "margins": _margins_frame(summary.margins),
-            "missing": _margins_frame(summary.missing),
-            "rows": pl.DataFrame(
-                {
-                    "has_margins": summary.has_margins,
-                    "with_arms": summary.with_arms,
-                    "exposed_successes": summary.margins.exposed_successes,
-                    "exposed_missing": summary.missing.exposed_successes,
-                    "torn": self.torn,
-                    "content": self.content,
-                    "content_changed": self.content_changed,
-                }
-            ),
-            "blocks": pl.DataFrame({"block_id": sorted(self.blocks)}, schema={"block_id": pl.String}),
-            "episodes": self.episodes,
-            **({} if self.clusters is None else _cluster_frames(self.clusters)),
-        }
-
-    @classmethod
-    def _of_frames(cls, frames: Mapping[str, pl.DataFrame], meta: Mapping[str, Any]) -> UtilityStatistics:
-        rows = frames["rows"]
-        arrays = {name: rows[name].to_numpy() for name in rows.columns if name != "content"}
-        return cls(
-            Analysis(**meta["analysis"]),
-            meta["by"],
-            meta["metric"],
-            frames["keys"],
-            Summary(
-                Moments(**_arrays(frames["moments"])),
-                Counts(**_arrays(frames["counts"])),
-                Tallies(**_arrays(frames["tallies"])),
-                Margins(**_arrays(frames["margins"]), exposed_successes=arrays["exposed_successes"]),
-                arrays["has_margins"],
-                Margins(**_arrays(frames["missing"]), exposed_successes=arrays["exposed_missing"]),
-                arrays["with_arms"],
-                BoundSums(**_arrays(frames["bounds"])),
-            ),
-            frames["families"],
-            OutcomeSums(**_arrays(frames["outcomes"])),
-            _clusters_of_frames(frames),
-            frames["episodes"],
-            arrays["torn"],
-            rows["content"],
-            arrays["content_changed"],
-            frozenset(frames["blocks"]["block_id"]),
-        )
+        with reading():
+            frames, meta = unpacked(content)
+            rows = frames["rows"]
+            return cls(
+                Analysis(**meta["analysis"]),
+                meta["by"],
+                meta["metric"],
+                frames["keys"],
+                summary_of_frames(frames),
+                frames["families"],
+                OutcomeSums(**arrays_of(frames["outcomes"])),
+                clusters_of_frames(frames),
+                frames["episodes"],
+                rows["torn"].to_numpy(),
+                rows["content"],
+                rows["content_changed"].to_numpy(),
+                frozenset(frames["blocks"]["block_id"]),
+            )
 
 
 def _question(analysis: Analysis) -> dict[str, str]:
@@ -350,14 +291,6 @@ def _rows(part: pl.DataFrame, whole: pl.DataFrame) -> IntArray:
     return found["row"].cast(pl.Int64).to_numpy()
 
 
-def _frame(part: Any) -> pl.DataFrame:
-    return pl.DataFrame({field.name: getattr(part, field.name) for field in fields(part)})
-
-
-def _arrays(frame: pl.DataFrame) -> dict[str, Any]:
-    return {name: frame[name].to_numpy() for name in frame.columns}
-
-
 def _added_clusters(one: UtilityStatistics, two: UtilityStatistics) -> ClusterSums | None:
     if one.clusters is None and two.clusters is None:
         return None
@@ -365,24 +298,3 @@ def _added_clusters(one: UtilityStatistics, two: UtilityStatistics) -> ClusterSu
         sums_of_rounds_alone(part.summary) if part.clusters is None else part.clusters for part in (one, two)
     )
     return mine + theirs
-
-
-def _cluster_frames(clusters: ClusterSums) -> Mapping[str, pl.DataFrame]:
-    arrays = {field.name: getattr(clusters, field.name) for field in fields(clusters)}
-    margins = arrays.pop("by_episode")
-    rows = pl.DataFrame({**arrays, "exposed_successes": margins.exposed_successes})
-    return {"clusters": rows, "by_episode": _margins_frame(margins)}
-
-
-def _clusters_of_frames(frames: Mapping[str, pl.DataFrame]) -> ClusterSums | None:
-    if "clusters" not in frames:
-        return None
-    arrays = _arrays(frames["clusters"])
-    margins = Margins(**_arrays(frames["by_episode"]), exposed_successes=arrays.pop("exposed_successes"))
-    return ClusterSums(**arrays, by_episode=margins)
-
-
-def _margins_frame(margins: Margins) -> pl.DataFrame:
-    return pl.DataFrame(
-        {name: getattr(margins, name) for name in ("memory", "n", "n1", "successes", "count")}
-    )
