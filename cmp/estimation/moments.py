@@ -176,11 +176,12 @@ def sum_strata(
         total1 = over(size1)
         mean_gap = over(size1 * gap) / np.where(total1 > 0, total1, 1.0)
         parts = [_unpooled(arm, raw) for arm in (exposed, control)]
+        weight, gaps, plain = order_free(np.ones(len(raw))), order_free(gap), np.isnan(cells.centre)
         return Moments(
-            weight=over(raw),
-            gaps=order_free(gap),
-            centres=order_free(np.where(np.isnan(cells.centre), gap, cells.centre)),
-            scales=order_free(cells.scale),
+            weight=weight,
+            gaps=gaps,
+            centres=gaps if plain.all() else order_free(np.where(plain, gap, cells.centre)),
+            scales=weight if (cells.scale == 1.0).all() else order_free(cells.scale),
             origin=origin,
             levels1=order_free(level + mean1),
             levels0=order_free(level + mean0),
