@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -26,16 +27,22 @@ class _Hooks:
     after_in_parent: Hook
     after_in_child: Hook
 
+    def call(self, hook: Hook) -> None:
+        owner = self.owner()
+        if owner is not None:
+            _call(lambda: hook(owner))
+
 
 class _Forks:
     """Who is told of forks, in the order they asked; and what waits for the end of one."""
 
     def __init__(self) -> None:
-        self._under_way = threading.RLock()  # held from before a fork until after it
-        self._is_held = False  # not so where this was made while another thread forks
-        self._hooks: dict[int, _Hooks] = {}
+        self._process = os.getpid()
+        self._under_way: Any = threading.RLock()  # held from before a fork until after it
+        self._hooks: dict[int, _Hooks] = {}  # changed by who holds the lock alone
         self._numbers = count()
-        self._postponed: list[Callable[[], None]] = []
+        self._gone: deque[int] = deque()
+        self._postponed: deque[Callable[[], None]] = deque()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
                 before=self._before,
@@ -45,50 +52,57 @@ class _Forks:
 
     def tell(self, owner: object, before: Hook, after_in_parent: Hook, after_in_child: Hook) -> None:
         number = next(self._numbers)
-        reference = weakref.ref(owner, lambda _: self._hooks.pop(number, None))
+        # garbage may be collected while somebody goes through the hooks: it is only noted
+        reference = weakref.ref(owner, lambda _: self._gone.append(number))
         with self._under_way:
+            while self._gone:
+                self._hooks.pop(self._gone.popleft(), None)
             self._hooks[number] = _Hooks(reference, before, after_in_parent, after_in_child)
+        self._look_again()
 
     def outside(self, job: Callable[[], None]) -> None:
         self._postponed.append(job)
-        # whoever holds the lock looks again after letting go of it
-        while self._postponed and self._under_way.acquire(blocking=False):
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Do what was postponed, unless somebody has the lock, who will; called by all who have let go of it."""
+        while self._postponed and self._is_here and self._under_way.acquire(blocking=False):
             try:
                 self._do_postponed()
             finally:
                 self._under_way.release()
 
     def _do_postponed(self) -> None:
-        while self._postponed:
-            _call(self._postponed.pop(0))
+        while self._postponed and self._is_here:
+            _call(self._postponed.popleft())
+
+    @property
+    def _is_here(self) -> bool:
+        """Whether this is no child of the process that jobs were postponed in, about to be told so."""
+        return os.getpid() == self._process
 
     def _before(self) -> None:
         self._under_way.acquire()
-        self._is_held = True
+        self._do_postponed()
         for hooks in reversed(tuple(self._hooks.values())):
-            self._call(hooks, hooks.before)
+            hooks.call(hooks.before)
 
     def _after_in_parent(self) -> None:
-        if not self._is_held:
+        if not self._under_way._is_owned():  # made while another thread forked, or stopped at the door
             return
-        for hooks in tuple(self._hooks.values()):
-            self._call(hooks, hooks.after_in_parent)
-        self._do_postponed()
-        self._is_held = False
-        self._under_way.release()
+        try:
+            for hooks in tuple(self._hooks.values()):
+                hooks.call(hooks.after_in_parent)
+        finally:
+            self._under_way.release()
+        self._look_again()
 
     def _after_in_child(self) -> None:
-        self._under_way, self._is_held = threading.RLock(), False
+        self._under_way = threading.RLock()
         _of_parents.extend(self._postponed)
-        self._postponed = []
+        self._postponed, self._process = deque(), os.getpid()
         for hooks in tuple(self._hooks.values()):
-            self._call(hooks, hooks.after_in_child)
-
-    @staticmethod
-    def _call(hooks: _Hooks, hook: Hook) -> None:
-        owner = hooks.owner()
-        if owner is not None:
-            _call(lambda: hook(owner))
+            hooks.call(hooks.after_in_child)
 
 
 _of_parents: Final[list[object]] = []  # neither done nor let go of in a child
@@ -157,11 +171,11 @@ def outside_forks(job: Callable[[], None]) -> None:
 
 
 def _call(job: Callable[[], object]) -> None:
-    """Do a job whose failure stops neither a fork nor the jobs after it."""
+    """Do a job whose failure stops neither a fork nor the jobs after it; Python would not hand an interrupt on."""
     try:
         job()
-    except Exception:
-        logger.exception("a fork goes on without it")
+    except BaseException:
+        logger.exception("a fork, or the end of a log, goes on without it")
 
 
 def _nothing(owner: object) -> None:

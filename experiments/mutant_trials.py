@@ -136,16 +136,16 @@ class Bench:
     @property
     def times(self) -> dict[str, float]:
         """Seconds that each test file takes, without its slow tests."""
-        times = dict.fromkeys(self._files, 0.0)
+        times, slow = dict.fromkeys(self._files, 0.0), self.slow
         for test, seconds in self.durations.items():
-            if test not in self.slow:
+            if test not in slow:
                 times[_file_of(test)] += seconds
         return times
 
     def tests_for(self, module: str) -> list[str]:
         """Return the test files in the order they are run: the module's own first, then the quick ones."""
-        own = {module, f"tests/{self.package}/test_{Path(module).name}"}
-        return sorted(self._files, key=lambda file: (file not in own, self.times[file]))
+        own, times = {module, f"tests/{self.package}/test_{Path(module).name}"}, self.times
+        return sorted(self._files, key=lambda file: (file not in own, times[file]))
 
     def try_out(self, mutant: Mutant) -> Trial:
         """Run the tests with the mutant in place, until the first failure; the slow ones where no other fails."""

@@ -70,7 +70,8 @@ def test_garbage_leaves_no_trace():
     for _ in range(50):
         after_fork(Owner(), Owner.noting)
     gc.collect()
-    assert len(_forks._hooks) <= before
+    after_fork(Owner(), _keep)
+    assert len(_forks._hooks) <= before + 1
 
 
 def while_forking(job):
@@ -136,3 +137,53 @@ def test_a_child_can_be_told_of_forks_of_its_own():
 
 def _keep(owner):
     pass
+
+
+def interrupt(owner):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("hook", ["before", "after_in_parent", "after_in_child"])
+def test_an_interrupt_in_a_hook_leaves_nobody_waiting_and_nobody_out(hook, caplog):
+    first, stopped, last = Owner(), Owner(), Owner()
+    for owner in (first, stopped, last):
+        hooks = {name: owner.noting(name) for name in ("before", "after_in_parent", "after_in_child")}
+        around_fork(owner, **hooks | ({hook: interrupt} if owner is stopped else {}))
+    assert told_by_a_child(first) == ["before", "after_in_child"]
+    assert last.called == ["before", "after_in_parent"]
+    later = threading.Thread(target=lambda: after_fork(Owner(), interrupt))
+    later.start()
+    later.join(5)
+    assert not later.is_alive()
+
+
+def test_garbage_collected_amid_a_fork_keeps_nobody_from_being_told():
+    owners = [Owner() for _ in range(60)]
+    for owner in owners:
+        around_fork(owner, before=owner.noting("b"), after_in_parent=owner.noting("p"), after_in_child=_keep)
+    threshold = gc.get_threshold()
+    try:
+        for step in range(1, 30):
+            gc.disable()
+            for _ in range(3):
+                ring = Owner()
+                ring.ring = ring
+                after_fork(ring, _keep)
+            gc.set_threshold(step + gc.get_count()[0])
+            gc.enable()
+            told_by_a_child(owners[0])
+    finally:
+        gc.set_threshold(*threshold)
+        gc.enable()
+    assert {tuple(owner.called) for owner in owners} == {("b", "p") * 29}
+
+
+def test_what_a_finalizer_put_off_is_done_as_soon_as_nobody_is_told_anything():
+    done = []
+    with _forks._under_way:
+        thread = threading.Thread(target=lambda: outside_forks(lambda: done.append("done")))
+        thread.start()
+        thread.join()
+        assert done == []
+    after_fork(Owner(), _keep)
+    assert done == ["done"]

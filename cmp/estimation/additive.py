@@ -40,9 +40,14 @@ __all__ = ["UtilityStatistics"]
 class UtilityStatistics:
     """Sums over the strata of a log, from which its utilities are made; ``a + b`` is what both logs say together.
 
-    A block belongs to one of the logs whole; logs of other scopes, or exported in parts, keep to that. What was added
-    up equals what one log with all rounds gives, to rounding. An episode belongs to one of them as well: where two have
-    rounds of the same, its scope gets no intervals. :func:`cmp.utility_statistics` makes them.
+    A block belongs to one of the logs whole; logs of other scopes, or exported in parts, keep to that. So does an
+    episode: where two logs have rounds of the same, its scope gets no intervals. :func:`cmp.utility_statistics` makes
+    them.
+
+    What was added up equals what one log with all rounds gives, to rounding, but for two things. Where one of the logs
+    has a value of a family's outcomes that another lacks, exact p-values give way to those of the intervals. And what
+    rounds that show both a memory and a card take off its variance is taken off only in logs in which the memory's
+    rounds share outcomes.
 
     Examples
     --------
@@ -150,7 +155,7 @@ class UtilityStatistics:
             own = part.outcomes.described()
             same = (own.low == said.low) & (own.high == said.high) & own.two_valued
             agreed &= (same | (part.outcomes.rounds == 0))[family]
-        torn = self.episodes.join(other.episodes, on=self.episodes.columns)["scope"].unique()
+        torn = self.episodes.join(other.episodes, on=["scope", "episode_id"], how="semi")["scope"].unique()
         differ = (one.content != two.content).fill_null(False).to_numpy()
         return UtilityStatistics(
             self.analysis,

@@ -13,7 +13,7 @@ from cmp.estimation.clusters import Clusters
 from cmp.estimation.consistency import check_certain
 from cmp.estimation.episodes import clusters_of_rounds, memories_with_shared_outcomes
 from cmp.estimation.log_cells import CellSums
-from cmp.estimation.log_codes import CodedLog
+from cmp.estimation.log_codes import CodedLog, integers
 from cmp.estimation.log_events import Events, Withholdings
 from cmp.estimation.log_rounds import rounds_by_row
 from cmp.estimation.outcome_sums import OutcomeSums, sum_outcomes
@@ -99,7 +99,7 @@ def assemble(
     ).select(chance)
     placed, withholding = _withholding(coded, withheld, terms, known)
     listed = _Listed(coded, events, dense, row[chance], stratum, sums.memory[chance], placed)
-    shared = _shared(coded, events, known, has_withheld=len(withheld.round) > 0)
+    shared = _shared(coded, events, known, placed)
     noted = keys.join(contents, on=keys.columns, how="left", maintain_order="left")
     return LogStatistics(
         keys=keys,
@@ -169,8 +169,8 @@ def _withholding(
     )
 
 
-def _shared(coded: CodedLog, events: Events, known: IntArray, *, has_withheld: bool) -> BoolArray:
-    """Return which memories have two eligible rounds of one episode."""
+def _shared(coded: CodedLog, events: Events, known: IntArray, withheld: pl.DataFrame) -> BoolArray:
+    """Return which memories have two eligible rounds of one episode, or two that kept or withheld them."""
     if coded.rounds["episode_id"].null_count() == coded.rounds.height:
         return np.zeros(len(known), dtype=bool)
     rounds = _rounds(coded, coded.stratum).filter(pl.col("family") >= 0)
@@ -184,13 +184,17 @@ def _shared(coded: CodedLog, events: Events, known: IntArray, *, has_withheld: b
     )
     lengths = pl.DataFrame({"block_id": coded.block, "length": coded.length}).group_by("block_id").max()
     # kept and withheld rounds are barred from the draw's contrast, and are one of their own
-    barred = ~events.drawn & ~events.gone & (not has_withheld)
+    barred = ~events.drawn & ~events.gone & (not withheld.height)
     out = pl.DataFrame({"round_id": events.round[barred], "memory_id": coded.memory[events.member[barred]]})
     found = memories_with_shared_outcomes(
         rounds, members.join(lengths, on="block_id"), out, ["family", "memory_id"]
     )
     owner = found["family"].to_numpy() * max(len(coded.ids), 1) + found["memory_id"].to_numpy()
-    return np.isin(known, owner)
+    shared: BoolArray = np.isin(known, owner)
+    of_round = rounds.select("round_id", "episode_id", "y").drop_nulls()
+    twice = withheld.join(of_round, on="round_id").filter(pl.len().over("row", "episode_id") > 1)
+    shared[integers(twice["row"])] = True
+    return shared
 
 
 def _rounds(coded: CodedLog, stratum: IntArray) -> pl.DataFrame:

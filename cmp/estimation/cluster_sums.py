@@ -33,6 +33,7 @@ class ClusterSums:
     """See :class:`cmp.estimation.clusters.Clumping`."""
     mean: FloatArray
     exposed_squares: FloatArray
+    exposed_rounds: FloatArray
     expected0: FloatArray
     """What the control arms' sums of squares about their means have in expectation over the variance."""
     df0: FloatArray
@@ -45,11 +46,11 @@ class ClusterSums:
     unpooled_spread: FloatArray
     """Sum of the squares of these terms, each over its degrees of freedom."""
     torn: FloatArray
-    """Strata with an episode in both arms, and episodes of which two rounds have different outcomes."""
+    """Strata with an episode in both arms, episodes that run on into another stratum, or with different outcomes."""
     shared: BoolArray
     """Whether two rounds share an outcome."""
     across: BoolArray
-    """Whether the memory's family has an episode with rounds in two blocks."""
+    """Whether an episode has rounds in two blocks of the memory."""
     by_episode: Margins
     """Of two-valued outcomes, every episode of a stratum counted once; nothing where any is torn."""
 
@@ -108,6 +109,8 @@ def sum_clusters(clusters: Clusters, contrast: Contrast, outcomes: Outcomes, sum
         "squares": found.squares,
         "mean": found.mean,
         "exposed_squares": found.exposed_squares,
+        "exposed_rounds": found.exposed_rounds,
+        "torn": torn + found.runs_on,
         "expected0": over(expected0),
         "df0": over(df0),
         "expected": over(expected1 + expected0),
@@ -116,7 +119,12 @@ def sum_clusters(clusters: Clusters, contrast: Contrast, outcomes: Outcomes, sum
         "unpooled_spread": over(spreads[0]) + over(spreads[1]),
     }
     kept = {name: np.where(clusters.shared, values, getattr(alone, name)) for name, values in sums.items()}
-    return ClusterSums(**kept, torn=torn, shared=clusters.shared, across=clusters.across, by_episode=margins)
+    return ClusterSums(
+        **kept,
+        shared=clusters.shared,
+        across=found.across,
+        by_episode=margins.where(clusters.shared, summary.margins),
+    )
 
 
 def sums_of_rounds_alone(summary: Summary) -> ClusterSums:
@@ -127,6 +135,7 @@ def sums_of_rounds_alone(summary: Summary) -> ClusterSums:
         squares=spread,
         mean=spread,
         exposed_squares=of.size1,
+        exposed_rounds=of.size1,
         expected0=of.df0,
         df0=of.df0,
         expected=of.df,

@@ -153,7 +153,7 @@ def _inflation(sums: Moments, clusters: ClusterSums) -> FloatArray:
 
 def _p_values_by_episode(clusters: ClusterSums, outcomes: Outcomes, has_margins: BoolArray) -> FloatArray:
     """Exact, with every episode counted once; NaN where one lies in both arms or two blocks, or has two outcomes."""
-    is_whole = (clusters.torn == 0) & ~clusters.across & outcomes.two_valued & has_margins
+    is_whole = (clusters.torn == 0) & outcomes.two_valued & has_margins
     return np.where(is_whole, clusters.by_episode.p_values(), np.nan)
 
 
@@ -186,12 +186,12 @@ def _moderated(
     sums: Moments, clusters: ClusterSums, kurtosis: FloatArray, family: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return the variance times the squared weight, in replicate form as without clusters."""
-    mean_size = np.divide(
-        clusters.exposed_squares, sums.size1, out=np.ones(len(sums.size1)), where=sums.size1 > 0
-    )
+    rounds = clusters.exposed_rounds
+    mean_size = np.divide(clusters.exposed_squares, rounds, out=np.ones(len(rounds)), where=rounds > 0)
     expected1, df1 = expected_squares(sums.size1, mean_size)
     variance1 = np.where(expected1 > 0, sums.replicate_squares / expected1, np.nan)
     variance0 = np.where(clusters.expected0 > 0, sums.within0 / clusters.expected0, np.nan)
-    moderated1, total_df1 = moderate_exposed(variance1, df1, variance0, kurtosis, family)
+    own_df1 = np.where(sums.has_design_count, df1, 0.0)
+    moderated1, total_df1 = moderate_exposed(variance1, own_df1, variance0, kurtosis, family)
     part1, part0 = moderated1 * sums.spread1, variance0 * sums.spread0
     return part1 + part0, (part1 + part0) ** 2 / (part1**2 / total_df1 + part0**2 / clusters.df0)

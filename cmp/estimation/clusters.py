@@ -22,14 +22,14 @@ class Clusters:
 
     shared: BoolArray
     """Shape (M,), whether two eligible rounds of the memory are of one episode."""
-    across: BoolArray
-    """Shape (M,), whether its family has an episode with rounds in two blocks."""
     memory: IntArray
     """Shape (C,), row of the table."""
     stratum: IntArray
     """Shape (C,), code of the stratum; no two cells of a memory have the same."""
     part_stratum: IntArray
     """Shape (P,)."""
+    part_block: IntArray
+    """Shape (P,), a code of the block that the stratum is of."""
     part_episode: IntArray
     """Shape (P,), a code of the episode within its family."""
     part_rounds: FloatArray
@@ -86,6 +86,12 @@ class Clumping:
     """(M,) what that is on average over draws of rounds one by one."""
     exposed_squares: FloatArray
     """(M,) sum over episodes of the squared number of exposed rounds."""
+    exposed_rounds: FloatArray
+    """(M,) sum of these numbers."""
+    runs_on: BoolArray
+    """(M,) whether an episode has rounds in two strata of the memory."""
+    across: BoolArray
+    """(M,) whether these are of two blocks."""
     exposed_of_cell: FloatArray
     """(C,) mean size of the exposed rounds' episodes within a cell, a round as likely to be picked as another."""
     control_of_cell: FloatArray
@@ -140,7 +146,11 @@ def clumping(clusters: Clusters, contrast: Contrast) -> Clumping:
     both = squares_of(rounds - away + exposed)[cells]
     by_episode, squares = _squares_by_episode(clusters, up, down, touched)
     squares += group_sums(clusters.memory, down**2 * in_stratum[clusters.stratum], m)
-    squares += 2.0 * group_sums(clusters.memory, down * _products_across(clusters, down), m)
+    first, second, product, is_block = _pairs_of_cells(clusters)
+    squares += 2.0 * group_sums(clusters.memory[first], down[first] * product * down[second], m)
+    runs_on, across = (
+        np.bincount(clusters.memory[first], weights=of, minlength=m) > 0 for of in (product > 0, is_block)
+    )
     n = n1 + n0
     of_cell = contrast.raw**2 * np.divide(n, n1 * n0, out=np.zeros(len(n)), where=shared)
     mean = contrast.sum_cells(of_cell * np.divide(n - both / n, n - 1.0, out=np.zeros(len(n)), where=shared))
@@ -148,6 +158,9 @@ def clumping(clusters: Clusters, contrast: Contrast) -> Clumping:
         squares,
         mean,
         by_episode,
+        group_sums(used.memory, np.where(shared, n1, 0.0), m),
+        runs_on & clusters.shared,
+        across & clusters.shared,
         np.divide(q1[cells], n1, out=np.ones(len(cells)), where=shared),
         np.divide(q0[cells], n0, out=np.ones(len(cells)), where=shared),
     )
@@ -184,14 +197,22 @@ def _squares_by_episode(
     return group_sums(memory, count**2, m), group_sums(memory, ours**2 - idle**2, m)
 
 
-def _products_across(clusters: Clusters, down: FloatArray) -> FloatArray:
-    """Return, per cell, ``sum_g t_g t'_g down'`` over the later strata that the cell's episodes run into."""
+def _pairs_of_cells(clusters: Clusters) -> tuple[IntArray, IntArray, FloatArray, BoolArray]:
+    """Return pairs of cells of one memory whose strata some episodes run through.
+
+    Returns
+    -------
+    The first cell, the one in the later stratum, ``sum_g t_g t'_g`` over episodes with so many rounds in both strata,
+    and whether these are of two blocks.
+    """
     order = np.argsort(clusters.part_episode, kind="stable")
     first, spot = matches(clusters.part_episode[order], clusters.part_episode)
     second = order[spot]
     later = clusters.part_stratum[second] > clusters.part_stratum[first]
     first, second = first[later], second[later]
     n_strata = clusters.n_strata
+    block = np.zeros(n_strata, dtype=np.int64)
+    block[clusters.part_stratum] = clusters.part_block
     code, at = np.unique(
         clusters.part_stratum[first] * n_strata + clusters.part_stratum[second], return_inverse=True
     )
@@ -200,11 +221,12 @@ def _products_across(clusters: Clusters, down: FloatArray) -> FloatArray:
     by_stratum = np.argsort(clusters.stratum, kind="stable")
     pair, spot = matches(clusters.stratum[by_stratum], one)
     cell = by_stratum[spot]
-    across = _find(
+    mate = _find(
         clusters.memory * n_strata + clusters.stratum, clusters.memory[cell] * n_strata + other[pair]
     )
-    held = across >= 0
-    return group_sums(cell[held], product[pair[held]] * down[across[held]], len(clusters.memory))
+    held = mate >= 0
+    pair = pair[held]
+    return cell[held], mate[held], product[pair], block[one[pair]] != block[other[pair]]
 
 
 def _codes(values: IntArray) -> int:

@@ -94,7 +94,7 @@ def clusters_of_rounds(
     """
     if not shared.any():
         return None
-    known, across = _known_rounds(rounds, np.unique(family[shared]))
+    known = _known_rounds(rounds, np.unique(family[shared]))
     n_strata = len(cells["stratum"].unique())
     placed = cells.select("stratum", "memory_id").with_row_index("cell")
     drawn = (
@@ -102,9 +102,10 @@ def clusters_of_rounds(
         .join(placed, on=["stratum", "memory_id"])
         .select("cell", "stratum", "episode", exposed="drawn", away=pl.lit(True))
     )
-    ranked = withheld.join(known.select("round_id", "episode", "y"), on="round_id").select(
+    ranked = withheld.join(known.select("round_id", "block", "episode", "y"), on="round_id").select(
         (pl.col("place") + cells.height).cast(pl.UInt32).alias("cell"),
         (pl.col("place").cast(pl.Int64) + n_strata).alias("stratum"),
+        "block",
         "episode",
         "y",
         exposed=~pl.col("away"),
@@ -114,10 +115,10 @@ def clusters_of_rounds(
     own_cells = withheld.select(pl.col("row", "place").cast(pl.Int64)).unique().sort("place")
     return Clusters(
         shared=shared,
-        across=np.isin(family, across),
         memory=integers(pl.concat([cells["row"].cast(pl.Int64), own_cells["row"]])),
         stratum=integers(pl.concat([cells["stratum"], own_cells["place"] + n_strata])),
         part_stratum=integers(parts["stratum"]),
+        part_block=integers(parts["block"]),
         part_episode=integers(parts["episode"]),
         part_rounds=parts["rounds"].to_numpy(),
         part_outcome=parts["outcome"].to_numpy(),
@@ -128,36 +129,33 @@ def clusters_of_rounds(
     )
 
 
-def _known_rounds(rounds: pl.DataFrame, families: IntArray) -> tuple[pl.DataFrame, IntArray]:
-    """Return families' known rounds and a code of their ``episode``; the families with an episode of two blocks."""
+def _known_rounds(rounds: pl.DataFrame, families: IntArray) -> pl.DataFrame:
+    """Return families' known rounds with codes of their ``episode`` and ``block``."""
     wanted = pl.Series(families).implode()
     known = rounds.filter(pl.col("y").is_not_null() & pl.col("family").is_in(wanted))
     own = pl.when(pl.col("episode_id").is_null()).then("round_id").alias("own")
     code = pl.struct("family", "episode_id", own).rank("dense").cast(pl.Int64) - 1
-    known = known.with_columns(episode=code)
-    across = known.group_by("family", "episode").agg(pl.col("block_id").n_unique() > 1).filter("block_id")
-    return known, integers(across["family"])
+    return known.with_columns(episode=code, block=pl.col("block_id").rank("dense").cast(pl.Int64) - 1)
 
 
 def _counted(
     known: pl.DataFrame, drawn: pl.DataFrame, ranked: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Count rounds by stratum and episode, and by cell and such part."""
-    y = pl.col("y")
+    y, columns = pl.col("y"), ["stratum", "block", "episode", "y"]
     parts = (
-        pl.concat(
-            [known.select("stratum", "episode", "y").drop_nulls(), ranked.select("stratum", "episode", "y")]
-        )
+        pl.concat([known.select(columns).drop_nulls(), ranked.select(columns)])
         .group_by("stratum", "episode")
         .agg(
             rounds=pl.len().cast(pl.Float64),
+            block=pl.col("block").first(),
             outcome=pl.when(y.min() == y.max()).then(y.min()).otherwise(float("nan")),
         )
         .sort("stratum", "episode")
         .with_row_index("part")
     )
     touched = (
-        pl.concat([drawn, ranked.drop("y")])
+        pl.concat([drawn, ranked.drop("block", "y")])
         .join(parts, on=["stratum", "episode"])
         .group_by("cell", "part")
         .agg(pl.col("exposed", "away").sum().cast(pl.Float64))

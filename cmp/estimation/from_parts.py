@@ -94,7 +94,9 @@ def sum_of_parts(
             frames = engine(part)
             found = statistics_for(frames, by, metric, analysis, window=window, condense=condenses(analysis))
             rounds = nw.from_native(frames.rounds()).filter(nw.col("randomized"))
-            episodes = rounds.filter(~nw.col("episode_id").is_null()).select("scope", "episode_id").unique()
+            episodes = rounds.filter(~nw.col("episode_id").is_null()).select(
+                "scope", nw.col("episode_id").cast(nw.String)
+            )
             cells, clusters = cells_against(found, analysis.reference)
             yield UtilityStatistics.of(
                 found,
@@ -103,7 +105,7 @@ def sum_of_parts(
                 by=by,
                 metric=metric,
                 blocks=collected(rounds.select("block_id").unique())["block_id"].to_list(),
-                episodes=collected(episodes).to_native(),
+                episodes=collected(episodes.unique()).to_native(),
                 clusters=clusters,
             )
 

@@ -229,7 +229,8 @@ def _moderated(sums: Moments, family: IntArray, kurtosis: FloatArray) -> tuple[F
     df1 = np.maximum(sums.size1 - 1.0, 0.0)
     variance1 = np.where(df1 > 0, sums.replicate_squares / df1, np.nan)
     variance0 = np.where(sums.df0 > 0, sums.within0 / sums.df0, np.nan)
-    own_df1 = np.where(sums.rounds1 > 1, df1, 0.0)
+    # Horvitz-Thompson's gaps off the design's counts have an interval of their own, and no say in others'
+    own_df1 = np.where((sums.rounds1 > 1) & sums.has_design_count, df1, 0.0)
     moderated1, total_df1 = moderate_exposed(variance1, own_df1, variance0, kurtosis, family)
     part1 = moderated1 * sums.spread1 / sums.weight**2
     part0 = variance0 * sums.spread0 / sums.weight**2

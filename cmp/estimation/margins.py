@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cmp.estimation.cells import BoolArray
 from cmp.estimation.exact_tests import p_values_of_margins
 from cmp.estimation.sums import FloatArray, IntArray, group_sums, row_codes
 
@@ -44,6 +45,15 @@ class Margins:
         sums = np.zeros(n_memories, dtype=np.int64)
         sums[rows] = self.exposed_successes
         return Margins(rows[self.memory], self.n, self.n1, self.successes, self.count, sums)
+
+    def where(self, rows: BoolArray, other: Margins) -> Margins:
+        """Return these strata of some memories and the other ones' of the rest."""
+        mine, theirs = rows[self.memory], ~rows[other.memory]
+        return _counted(
+            np.concatenate([self._strata[mine], other._strata[theirs]]),
+            np.concatenate([self.count[mine], other.count[theirs]]),
+            np.where(rows, self.exposed_successes, other.exposed_successes),
+        )
 
     def p_values(self) -> FloatArray:
         """Return the exact conditional p-values, shape (M,): see :func:`conditional_p_values`."""

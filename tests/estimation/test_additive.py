@@ -13,6 +13,7 @@ import pytest
 import cmp
 from cmp.estimation.additive import UtilityStatistics
 from tests.closeness import assert_tables_close
+from tests.estimation.logs import HandMadeLog
 from tests.estimation.test_clustered import random_log
 from tests.serving.stores import Store, documents, wrapped
 
@@ -185,6 +186,59 @@ def test_logs_of_one_scope_whose_episodes_are_others_add_up(seed, alone, binary)
     for both in (one + two, sent[1] + sent[0]):
         for interval in ("auto", "pooled", "welch"):
             assert_same(both.utilities(interval), cmp.utilities(log, interval=interval))
+
+
+def add_whole_episodes(log, block, scope, rng, *, episodes, size, drawn, memories=("m", "other")):
+    """Append a block of episodes drawn as wholes; those of one round have no name."""
+    mine = set(rng.choice(episodes, drawn, replace=False).tolist())
+    ys = [float(rng.random() < (0.8 if e in mine else 0.2)) for e in range(episodes)]
+    counts = (drawn * size, (episodes - drawn) * size)
+    log.block(block, episodes * size, dict(zip(memories, counts, strict=True)), scope)
+    for t in range(episodes * size):
+        e = t // size
+        log.round(
+            f"{block}-{t}", block, t, [memories[e not in mine]], ys[e], scope=scope,
+            episode_id=None if size == 1 else f"{block}-{e}",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tests_of_whole_episodes_add_up_with_rounds_on_their_own(seed):
+    """In one log a scope's rounds are on their own, beside another scope's episodes."""
+    rng, log = np.random.default_rng(seed), HandMadeLog()
+    add_whole_episodes(log, "s0", "s", rng, episodes=10, size=3, drawn=4)
+    add_whole_episodes(log, "t0", "t", rng, episodes=20, size=1, drawn=8)
+    add_whole_episodes(log, "t1", "t", rng, episodes=10, size=3, drawn=4)
+    one, two = (cmp.utility_statistics(blocks_of(log, part)) for part in (("s0", "t0"), ("t1",)))
+    assert_same((one + two).utilities(), cmp.utilities(log))
+
+
+def test_an_episode_through_blocks_of_other_memories_tells_nothing_of_these():
+    rng, log = np.random.default_rng(2), HandMadeLog()
+    for block, memories in (("b0", ("a", "c")), ("b1", ("p", "q"))):
+        add_whole_episodes(log, block, "s", rng, episodes=8, size=1, drawn=4, memories=memories)
+    for block in ("b0", "b1"):
+        next(r for r in log.rows["rounds"] if r["block_id"] == block)["episode_id"] = "through"
+    add_whole_episodes(log, "b2", "s", rng, episodes=10, size=3, drawn=4, memories=("a", "c"))
+    one, two = (cmp.utility_statistics(blocks_of(log, part)) for part in (("b0", "b1"), ("b2",)))
+    assert_same((one + two).utilities(), cmp.utilities(log))
+
+
+def test_names_of_episodes_may_be_numbers_or_none():
+    log = random_log(3)
+    one, two = blocks_of(log, ("b0", "b2")), blocks_of(log, ("b1",))
+
+    class Numbered(HandMadeLog):
+        def rounds(self):
+            return super().rounds().with_columns(pl.col("episode_id").str.slice(1).cast(pl.Int64))
+
+    class Unnamed(HandMadeLog):
+        def rounds(self):
+            return super().rounds().with_columns(episode_id=pl.lit(None))
+
+    sums = [cmp.utility_statistics(kind(part.rows)) for kind, part in ((Numbered, one), (Unnamed, two))]
+    assert not (sums[0] + sums[1]).torn.any()
+    assert (sums[0] + cmp.utility_statistics(Numbered(two.rows))).torn.any()
 
 
 def test_episodes_with_rounds_in_both_logs_leave_no_interval_in_their_scope():

@@ -193,6 +193,43 @@ def test_kept_and_withheld_rounds_of_an_episode_are_clustered_too():
     assert got["std_error"] == pytest.approx(clustered_neyman(rounds), rel=EXACT)
 
 
+@pytest.mark.parametrize("planned", [0, 1, 24])
+def test_whoever_is_withheld_in_two_rounds_of_an_episode_shares_outcomes(planned):
+    """However often the table plans to draw it, never and always among them."""
+    log = HandMadeLog()
+    log.block("b", 24, {"x": planned, "a": 12, "c": 12})
+    ys = [0.1, 0.9, 0.4, 1.3, 0.2, 0.8]
+    for t in range(24):
+        kept = t // 4 % 2 == 0
+        log.round(f"r{t}", "b", t, ["a" if t % 2 else "c"], ys[t // 4], episode_id=f"e{t // 4}")
+        log.add(
+            "exposures", round_id=f"r{t}", memory_id="x", arm="ranked" if kept else "withheld", assigned=False,
+            propensity=0.5, delivered=kept,
+        )  # fmt: skip
+    assert row(log, "x")["interval"] == "clustered_moderated"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_horvitz_thompson_of_one_memory_with_an_empty_arm_changes_little_of_others(shared):
+    rng, log, names = np.random.default_rng(0), HandMadeLog(), ["a", "c", "d", "z"]
+    log.block("b", 16, dict.fromkeys(names, 4))
+    y = rng.normal(size=8)
+    for t in range(16):
+        episode = f"e{t // 2}" if shared else None
+        log.round(f"r{t}", "b", t, [names[t % 4]], float(y[t // 2]), episode_id=episode)
+    alone = utilities(log, estimator="ht").frame
+    log.block("b3", 8, {"z": 4, "q": 4})
+    for t in range(8):
+        known = float(rng.normal()) if t < 4 else None
+        log.round(f"w{t}", "b3", t, ["z" if t < 4 else "q"], known)
+    both = utilities(log, estimator="ht").frame
+    assert both.filter(memory_id="z")["ci_low"].null_count() == 1
+    for memory in ("a", "c", "d"):
+        want, got = (frame.filter(memory_id=memory).row(0, named=True) for frame in (alone, both))
+        assert got["df"] <= want["df"], "the prior is of one memory fewer"
+        assert got["std_error"] == pytest.approx(want["std_error"], rel=0.1)
+
+
 def test_no_row_order_of_any_table_shows():
     log = random_log(9)
     straight = utilities(log).frame
