@@ -272,6 +272,9 @@ class Known:
     def __len__(self) -> int:
         return len(self._trials)
 
+    def __contains__(self, mutant: Mutant) -> bool:
+        return mutant.key in self._trials
+
     def trial_of(self, mutant: Mutant, tried: Bench) -> Trial:
         """Return a mutant's trial, done now where it is not known."""
         trial = self._trials.get(mutant.key)
@@ -286,8 +289,10 @@ class Known:
 def trials(drawn: Sequence[Mutant], benches: Sequence[Bench], known: Known) -> Iterator[Trial]:
     """Yield each mutant's trial in order, as many at a time as there are benches."""
     free: SimpleQueue[Bench] = SimpleQueue()
+    is_new = any(mutant not in known for mutant in drawn)
     for tried in benches:
-        tried.durations = benches[0].durations
+        if is_new:  # to time the tests takes minutes
+            tried.durations = benches[0].durations
         free.put(tried)
 
     def one(mutant: Mutant) -> Trial:

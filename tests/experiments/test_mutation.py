@@ -165,6 +165,8 @@ def test_a_trial_that_is_known_is_not_done_again(tmp_path: Path):
     again.trial_of(second, after)
     assert (before.tried, after.tried) == (["done = 1"], ["done = 2"])
     assert len(Known(place)) == 2
+    # Counting has no tests that could be timed
+    assert list(trials([second, first], [Counting()], Known(place))) == [Trial("killed", "t", 0.5)] * 2
 
 
 def test_what_is_known_is_of_the_same_code_and_tests(tree: Path):
