@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cmp.errors import PositivityError
+from cmp.errors import PositivityError, ScopeError
 from cmp.estimation import utilities
 from tests.estimation.logs import two_arms
 
@@ -20,6 +20,20 @@ def test_a_round_of_an_unknown_block_is_an_error():
     log.round("lost", "b9", 0, ["m"], 1.0)
     with pytest.raises(ValueError, match=r"round 'lost', block 'b9'.*validate_log"):
         utilities(log)
+
+
+@pytest.mark.parametrize("scopes", [("s", "s"), ("s", "t")])
+def test_blocks_that_stand_twice_cross_no_scope_unless_one_of_them_has_two(scopes):
+    log = two_arms([1.0, 0.0], [0.0, 1.0])
+    log.add("blocks", block_id="b2", scope="t", length=4)
+    log.add("blocks", block_id="b2", scope="t", length=4)
+    log.add("blocks", block_id="b", scope=scopes[1], length=4)
+    error, said = (
+        (ScopeError, "b.* is of two scopes") if scopes[1] == "t" else (ValueError, "4 rows of blocks stand")
+    )
+    with pytest.raises(error, match=said) as caught:
+        utilities(log)
+    assert isinstance(caught.value, ScopeError) == (scopes[1] == "t")
 
 
 def test_a_draw_from_outside_the_roster_is_an_error():
