@@ -300,6 +300,14 @@ def zipped(meta):
 @pytest.mark.parametrize(
     "content",
     [b"", b"not a zip", b"PK\x05\x06" + bytes(18), zipped("[]"), zipped("not JSON"), zipped('{"format": 1}')],
+    ids=[
+        "nothing",
+        "text",
+        "empty zip",
+        "list",
+        "no JSON",
+        "no frames",
+    ],  # a zip holds the time, and would in its id
 )
 def test_bytes_that_are_no_sums_are_refused(content):
     with pytest.raises(ValueError, match="no sums of utilities"):
