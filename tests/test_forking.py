@@ -12,6 +12,8 @@ from cmp.forking import _forks, after_fork, around_fork, outside_forks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 
+HOOKS = ("before", "after_in_parent", "after_in_child")
+
 
 class Owner:
     def __init__(self):
@@ -20,27 +22,30 @@ class Owner:
     def noting(self, name):
         return lambda owner: owner.called.append(name)
 
+    def note(self, *names, **others):
+        """Note forks, by names for before, after in the parent and in the child; other hooks take their place."""
+        around_fork(self, **dict(zip(HOOKS, map(self.noting, names), strict=True)) | others)
 
-def told_by_a_child(owner):
+
+def said_by_a_child(say):
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, ",".join(owner.called).encode())
+        os.write(writing, say().encode())
         os._exit(0)
     os.waitpid(child, 0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        return pipe.read().split(",")
+        return pipe.read()
+
+
+def told_by_a_child(owner):
+    return said_by_a_child(lambda: ",".join(owner.called)).split(",")
 
 
 def test_parent_and_child_are_told_each_its_own():
     owner = Owner()
-    around_fork(
-        owner,
-        before=owner.noting("before"),
-        after_in_parent=owner.noting("parent"),
-        after_in_child=owner.noting("child"),
-    )
+    owner.note("before", "parent", "child")
     after_fork(owner, owner.noting("reset"))
     assert told_by_a_child(owner) == ["before", "child", "reset"]
     assert owner.called == ["before", "parent"]
@@ -102,8 +107,7 @@ def test_a_finalizer_waits_for_a_fork_without_holding_up_its_thread():
 
 def test_who_comes_while_another_thread_forks_begins_after_it():
     owner = Owner()
-    hooks = {name: owner.noting(name) for name in ("before", "after_in_parent", "after_in_child")}
-    gate, thread, ended = while_forking(lambda: around_fork(owner, **hooks))
+    gate, thread, ended = while_forking(lambda: owner.note(*HOOKS))
     told_by_a_child(gate)
     thread.join()
     assert ended == [False]
@@ -113,26 +117,13 @@ def test_who_comes_while_another_thread_forks_begins_after_it():
 def test_a_child_can_be_told_of_forks_of_its_own():
     def job():
         owner = Owner()
-        around_fork(
-            owner,
-            before=owner.noting("b"),
-            after_in_parent=owner.noting("p"),
-            after_in_child=owner.noting("c"),
-        )
+        owner.note("b", "p", "c")
         outside_forks(lambda: owner.called.append("now"))
         return [told_by_a_child(owner), owner.called]
 
     owner = Owner()
     around_fork(owner, before=owner.noting("x"), after_in_parent=owner.noting("x"), after_in_child=_keep)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, repr(job()).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        assert pipe.read() == "[['now', 'b', 'c'], ['now', 'b', 'p']]"
+    assert said_by_a_child(lambda: repr(job())) == "[['now', 'b', 'c'], ['now', 'b', 'p']]"
 
 
 def _keep(owner):
@@ -143,12 +134,11 @@ def interrupt(owner):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("hook", ["before", "after_in_parent", "after_in_child"])
+@pytest.mark.parametrize("hook", HOOKS)
 def test_an_interrupt_in_a_hook_leaves_nobody_waiting_and_nobody_out(hook, caplog):
     first, stopped, last = Owner(), Owner(), Owner()
     for owner in (first, stopped, last):
-        hooks = {name: owner.noting(name) for name in ("before", "after_in_parent", "after_in_child")}
-        around_fork(owner, **hooks | ({hook: interrupt} if owner is stopped else {}))
+        owner.note(*HOOKS, **({hook: interrupt} if owner is stopped else {}))
     assert told_by_a_child(first) == ["before", "after_in_child"]
     assert last.called == ["before", "after_in_parent"]
     later = threading.Thread(target=lambda: after_fork(Owner(), interrupt))

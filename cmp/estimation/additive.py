@@ -29,7 +29,7 @@ from cmp.estimation.stored_sums import (
     unpacked,
 )
 from cmp.estimation.summary import Summary, summarize
-from cmp.estimation.sums import IntArray
+from cmp.estimation.sums import IntArray, scattered
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate_summary
 
@@ -212,8 +212,6 @@ class UtilityStatistics:
         if keys.equals(self.keys) and families.equals(self.families):
             return self
         rows, places = _rows(self.keys, keys), _rows(self.families, families)
-        torn, changed = np.zeros(keys.height, dtype=bool), np.zeros(keys.height, dtype=bool)
-        torn[rows], changed[rows] = self.torn, self.content_changed
         held = self.keys.with_columns(self.content.alias("content"))
         content = keys.join(held, on=keys.columns, how="left", maintain_order="left")["content"]
         return UtilityStatistics(
@@ -226,9 +224,9 @@ class UtilityStatistics:
             self.outcomes.moved(places, families.height),
             None if self.clusters is None else self.clusters.moved(rows, keys.height),
             self.episodes,
-            torn,
+            scattered(self.torn, rows, keys.height),
             content,
-            changed,
+            scattered(self.content_changed, rows, keys.height),
             self.blocks,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,7 +14,7 @@ from cmp.estimation.episode_tests import margins_by_episode
 from cmp.estimation.estimators import Contrast
 from cmp.estimation.margins import Margins
 from cmp.estimation.summary import Summary
-from cmp.estimation.sums import FloatArray, IntArray
+from cmp.estimation.sums import FloatArray, IntArray, scattered
 
 __all__ = ["ClusterSums", "expected_squares", "sum_clusters", "sums_of_rounds_alone"]
 
@@ -56,13 +57,7 @@ class ClusterSums:
 
     def __add__(self, other: ClusterSums) -> ClusterSums:
         """Add strata: rows are of the same memories, and no stratum and no episode is in both."""
-        return self._map(
-            lambda name, values: (
-                values | getattr(other, name)
-                if name in ("shared", "across")
-                else values + getattr(other, name)
-            )
-        )
+        return self._map(lambda name, values: values + getattr(other, name))  # of truth values, either
 
     def moved(self, rows: IntArray, n_memories: int) -> ClusterSums:
         """Return the sums with memory ``m`` in row ``rows[m]`` of ``n_memories``; other rows have no stratum."""
@@ -70,13 +65,11 @@ class ClusterSums:
         def moved(_: str, values: Any) -> Any:
             if isinstance(values, Margins):
                 return values.moved(rows, n_memories)
-            placed = np.zeros(n_memories, dtype=values.dtype)
-            placed[rows] = values
-            return placed
+            return scattered(values, rows, n_memories)
 
         return self._map(moved)
 
-    def _map(self, change: Any) -> ClusterSums:
+    def _map(self, change: Callable[[str, Any], Any]) -> ClusterSums:
         return ClusterSums(
             **{field.name: change(field.name, getattr(self, field.name)) for field in fields(self)}
         )

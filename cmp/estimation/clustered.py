@@ -23,7 +23,7 @@ from cmp.estimation.wilson import newcombe_limits, p_values_of_limits
 
 __all__ = ["clustered_inference", "newcombe_p_values", "score_p_values"]
 
-#: What is left of a sum of squares or of degrees of freedom when rounding is all there is.
+#: Difference of two proportions that rounding alone makes.
 _DUST = 1e-9
 
 

@@ -94,9 +94,8 @@ def sum_of_parts(
             frames = engine(part)
             found = statistics_for(frames, by, metric, analysis, window=window, condense=condenses(analysis))
             rounds = nw.from_native(frames.rounds()).filter(nw.col("randomized"))
-            episodes = rounds.filter(~nw.col("episode_id").is_null()).select(
-                "scope", nw.col("episode_id").cast(nw.String)
-            )
+            named = rounds.select("scope", "block_id", nw.col("episode_id").cast(nw.String)).unique()
+            held = collected(named).to_native()
             cells, clusters = cells_against(found, analysis.reference)
             yield UtilityStatistics.of(
                 found,
@@ -104,8 +103,8 @@ def sum_of_parts(
                 analysis,
                 by=by,
                 metric=metric,
-                blocks=collected(rounds.select("block_id").unique())["block_id"].to_list(),
-                episodes=collected(episodes.unique()).to_native(),
+                blocks=held["block_id"].unique(),
+                episodes=held.select("scope", "episode_id").drop_nulls("episode_id").unique(),
                 clusters=clusters,
             )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from cmp.estimation.cells import BoolArray
 from cmp.estimation.exact_tests import p_values_of_margins
-from cmp.estimation.sums import FloatArray, IntArray, group_sums, row_codes
+from cmp.estimation.sums import FloatArray, IntArray, group_sums, row_codes, scattered
 
 __all__ = ["Margins", "count_margins"]
 
@@ -42,8 +42,7 @@ class Margins:
 
     def moved(self, rows: IntArray, n_memories: int) -> Margins:
         """Return the margins with memory ``m`` in row ``rows[m]`` of ``n_memories``."""
-        sums = np.zeros(n_memories, dtype=np.int64)
-        sums[rows] = self.exposed_successes
+        sums = scattered(self.exposed_successes, rows, n_memories)
         return Margins(rows[self.memory], self.n, self.n1, self.successes, self.count, sums)
 
     def where(self, rows: BoolArray, other: Margins) -> Margins:

@@ -12,7 +12,7 @@ from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies
 from cmp.estimation.estimators import Contrast
 from cmp.estimation.margins import Margins, count_margins
 from cmp.estimation.moments import Moments
-from cmp.estimation.sums import FloatArray, IntArray, group_least, group_sums
+from cmp.estimation.sums import FloatArray, IntArray, group_least, group_sums, scattered
 
 __all__ = ["BoundSums", "Counts", "Summary", "margins_of_cells", "summarize"]
 
@@ -116,7 +116,7 @@ class Summary:
         """Return the sums with memory ``m`` in row ``rows[m]`` of ``n_memories``; other rows have no stratum."""
 
         def moved(part: Sums) -> Sums:
-            return _mapped(part, lambda values: _scattered(values, rows, n_memories))
+            return _mapped(part, lambda values: scattered(values, rows, n_memories))
 
         absent = np.ones(n_memories, dtype=bool)
         absent[rows] = False
@@ -125,9 +125,9 @@ class Summary:
             moved(self.counts),
             moved(self.tallies),
             self.margins.moved(rows, n_memories),
-            _scattered(self.has_margins, rows, n_memories) | absent,
+            scattered(self.has_margins, rows, n_memories) | absent,
             self.missing.moved(rows, n_memories),
-            _scattered(self.with_arms, rows, n_memories),
+            scattered(self.with_arms, rows, n_memories),
             moved(self.bounds),
         )
 
@@ -206,9 +206,3 @@ def _added(one: Sums, two: Sums) -> Sums:
 def _mapped(part: Sums, change: Callable[[Any], Any]) -> Sums:
     changed = {field.name: change(getattr(part, field.name)) for field in fields(part)}  # type: ignore[arg-type]
     return type(part)(**changed)
-
-
-def _scattered(values: Any, rows: IntArray, n: int) -> Any:
-    moved = np.zeros(n, dtype=values.dtype)
-    moved[rows] = values
-    return moved

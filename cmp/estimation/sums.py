@@ -23,6 +23,7 @@ __all__ = [
     "order_free_sums",
     "ranges",
     "row_codes",
+    "scattered",
     "split_by_scope",
     "split_into_limbs",
     "unit_of",
@@ -170,6 +171,19 @@ def ranges(start: IntArray, n: IntArray) -> IntArray:
     [5, 6, 0, 1, 2]
     """
     return np.arange(n.sum()) - np.repeat(np.cumsum(n) - n - start, n)
+
+
+def scattered(values: npt.NDArray[Any], rows: IntArray, n: int) -> npt.NDArray[Any]:
+    """Return n values, of which ``rows`` are these and the others 0.
+
+    Examples
+    --------
+    >>> scattered(np.array([True, True]), np.array([3, 0]), 4).tolist()
+    [True, False, False, True]
+    """
+    placed = np.zeros(n, dtype=values.dtype)
+    placed[rows] = values
+    return placed
 
 
 def unit_of(largest: FloatArray) -> FloatArray:
