@@ -52,17 +52,17 @@ FIGURES: Final = (
 #: Of several runs these are told at their worst, all others at their median.
 WORST: Final = ("peak_mb", "largest_difference")
 
-#: What takes less CPU than this is noisy: it is run so many times, in turns with the others, and the median told.
+#: What takes less CPU than this is noisy: it is run again and again, in turns with the others, and the median told.
 SHORT_SECONDS: Final = 3.0
-REPEATS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Rows of exposures; and how many of them a slow peer is given at most."""
+    """Rows of exposures; how many of them a slow peer is given at most; how often what is short is run."""
 
     exposures: tuple[int, ...]
     at_most: Mapping[str, int]
+    repeats: int
 
 
 FULL = Scale(
@@ -73,8 +73,9 @@ FULL = Scale(
         "least squares, HC2": 10**6,
         "bootstrap": 10**6,
     },
+    repeats=9,
 )
-SMOKE = Scale((30_000,), {"ours, Spark": 0})
+SMOKE = Scale((30_000,), {"ours, Spark": 0}, repeats=1)
 
 
 def main(
@@ -117,7 +118,7 @@ def measured(
             for by in ("memory", "query"):
                 outcome = "binary" if is_binary else "continuous"
                 task = progress.add_task(f"{exposures:,} exposures by {by}", total=None)
-                for name, runs in in_turns(names, log, by, cache, kept).items():
+                for name, runs in in_turns(names, scale.repeats, log, by, cache, kept).items():
                     row = told(runs)
                     cost = row["failed"] or f"{row['cpu_seconds']:.1f} s CPU, {row['peak_mb']:,.0f} MB"
                     console.print(f"{name}, {exposures:,} by {by}: {cost}")
@@ -126,12 +127,12 @@ def measured(
 
 
 def in_turns(
-    names: list[str], log: Path, by: str, cache: Path, kept: KeptCells
+    names: list[str], repeats: int, log: Path, by: str, cache: Path, kept: KeptCells
 ) -> dict[str, list[dict[str, Any]]]:
     """Run each peer once, and the short ones again and again in turns, so that all see the same machine."""
     ours = cache / "answers" / f"{log.name}-{by}.parquet"
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for turn in range(REPEATS):
+    for turn in range(repeats):
         for name, before in runs.items():
             if before and (before[0]["failed"] or before[0]["cpu_seconds"] > SHORT_SECONDS):
                 continue
