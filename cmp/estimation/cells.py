@@ -133,6 +133,8 @@ class Cells:
 
     def select(self, rows: BoolArray) -> Cells:
         """Return some of the cells."""
+        if rows.all():
+            return self
         return self._map(lambda name, part: part if name == "weighted" else _rows_of(part, rows))
 
     def joined(self, other: Cells) -> Cells:

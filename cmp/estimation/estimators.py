@@ -113,7 +113,7 @@ def combine_strata(cells: Cells, n_memories: int, *, estimator: str, weights: st
     n_strata = group_sums(cells.memory, cells.strata * seen, n_memories)
     n_both = group_sums(cells.memory, both, n_memories)
     kept = both | (seen & np.isfinite(cells.information)) if estimator == "ht" else both
-    used = cells if kept.all() else cells.select(kept)
+    used = cells.select(kept)
     n1, n0 = used.exposed.n, used.control.n
     raw = n1 * n0 / (n1 + n0) if weights == "precision" else n1 + n0
     if estimator == "ht" and weights == "precision":

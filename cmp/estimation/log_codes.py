@@ -9,7 +9,7 @@ import polars as pl
 
 from cmp.estimation.cells import BoolArray
 from cmp.estimation.consistency import check_planned, check_rounds, check_unique
-from cmp.estimation.sums import FloatArray, IntArray
+from cmp.estimation.sums import FloatArray, IntArray, places
 
 __all__ = ["CodedLog", "code_log", "integers"]
 
@@ -57,10 +57,8 @@ class CodedLog:
         """Return the row of the roster that each (block, memory) is, and whether there is one."""
         n = len(self.ids)
         known = self.block_of_member * n + self.memory
-        wanted = block * n + memory
-        place = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
-        found = (memory >= 0) & (known[place] == wanted) if len(known) else np.zeros(len(wanted), dtype=bool)
-        return place, found
+        place, found = places(known, block * n + memory, (len(self.first) - 1) * n)
+        return place, found & (memory >= 0)
 
     def codes_of(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return rows with codes, ``round`` and ``memory``, for ``round_id`` and ``memory_id``; null where unknown."""

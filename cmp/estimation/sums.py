@@ -21,6 +21,7 @@ __all__ = [
     "limb_quanta",
     "matches",
     "order_free_sums",
+    "places",
     "ranges",
     "row_codes",
     "scattered",
@@ -31,6 +32,7 @@ __all__ = [
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 #: Bits kept below the largest term: 53 of a double, and as many again for what smaller terms hold.
 _KEPT_BITS = 80
@@ -38,7 +40,7 @@ _SMALLEST_EXPONENT = -1000
 #: Least exponent of a unit: below it limbs would be subnormal.
 _LEAST_UNIT_EXPONENT = -900
 
-#: Codes per row above which sorting rows is cheaper than a table of all codes.
+#: Codes per row above which sorting or searching rows is cheaper than a table of all codes.
 _SPARSE = 8
 
 #: Combinations that one code tells apart.
@@ -119,6 +121,26 @@ def distinct(codes: IntArray, n_codes: int) -> tuple[IntArray, IntArray]:
     occurs = np.zeros(n_codes, dtype=bool)
     occurs[codes] = True
     return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[codes]
+
+
+def places(ascending: IntArray, wanted: IntArray, n_codes: int) -> tuple[IntArray, BoolArray]:
+    """Return where each code stands among others that are there once, and whether it does; any place if not.
+
+    Examples
+    --------
+    >>> place, found = places(np.array([1, 4]), np.array([4, 2, 1]), 6)
+    >>> place[found].tolist(), found.tolist()
+    ([1, 0], [True, False, True])
+    """
+    if not len(ascending):
+        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
+    if n_codes > _SPARSE * (len(ascending) + len(wanted)):
+        place = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
+    else:
+        table = np.zeros(n_codes, dtype=np.int64)
+        table[ascending] = np.arange(len(ascending))
+        place = table[np.clip(wanted, 0, n_codes - 1)]
+    return place, ascending[place] == wanted
 
 
 def row_codes(rows: IntArray) -> IntArray:
@@ -204,12 +226,23 @@ def group_sums(groups: IntArray, values: npt.NDArray[Any], n_groups: int) -> Flo
 
 
 def order_free_sums(groups: IntArray, values: FloatArray, n_groups: int) -> FloatArray:
-    """Sum within groups in ascending order of the terms, so that the order they came in leaves no trace.
+    """Sum within groups by limbs of each group's own size, so that the order of its terms leaves no trace.
 
     Examples
     --------
-    >>> float(order_free_sums(np.zeros(3, int), np.array([0.3, 0.2, 0.1]), 1)[0]) == 0.1 + 0.2 + 0.3
-    True
+    >>> there = order_free_sums(np.zeros(3, int), np.array([0.1, 0.2, 0.3]), 1)
+    >>> back = order_free_sums(np.zeros(3, int), np.array([0.3, 0.2, 0.1]), 1)
+    >>> bool(there == back), sum([0.1, 0.2, 0.3]) == sum([0.3, 0.2, 0.1])
+    (True, False)
     """
-    order = np.argsort(values)  # each group's terms are then in order too, among those of others
-    return group_sums(groups[order], values[order], n_groups)
+    top = np.zeros(n_groups)
+    np.maximum.at(top, groups, np.abs(values))
+    unit = unit_of(top)
+    sums, rest = np.zeros(n_groups), values / unit[groups]
+    for quantum in limb_quanta(1.0, int(np.bincount(groups).max(initial=0))):
+        limb = np.rint(rest / quantum) * quantum
+        sums += group_sums(groups, limb, n_groups)
+        rest = rest - limb
+        if not rest.any():
+            break
+    return sums * unit
