@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
 from cmp.errors import LogCorruptedError
+from cmp.log.losses import Losses
 from cmp.log.reading import Log
 from cmp.log.schema import BLOCKS, EXPOSURES, OUTCOMES, ROSTERS, ROUNDS, SCHEMA_VERSION, Table, check_version
 
-__all__ = ["GatheredLog", "read_records"]
+__all__ = ["GatheredLog", "PlacedRecord", "gathered", "read_records"]
+
+#: Records set aside that are named one by one.
+NAMED_AT_MOST: Final = 5
+
+NO_LOSSES: Final = Losses()
+
+
+class PlacedRecord(dict[str, Any]):
+    """A record that knows the file and line it stood in."""
+
+    __slots__ = ("file", "line")
+
+    def __init__(self, fields: Mapping[str, Any], file: str, line: int) -> None:
+        super().__init__(fields)
+        self.file, self.line = file, line
 
 
 class GatheredLog(Log):
@@ -21,19 +38,22 @@ class GatheredLog(Log):
     Attributes
     ----------
     torn
-        Lines of the source that were no whole record; whole rounds lost so bias nothing.
+        Places in the source that held no whole record; whole rounds lost so bias nothing.
     conflicts
         Records set aside because another came first: an outcome of another value without ``correct``, or a round
         asked again that drew other memories, its roster having changed.
+    losses
+        The same by kind, with the places of the first few; :func:`cmp.validate_log` and :func:`cmp.diagnose` tell them.
     """
 
-    def __init__(self, rows: Mapping[Table, list[dict[str, Any]]], torn: int, conflicts: int) -> None:
+    def __init__(self, rows: Mapping[Table, list[dict[str, Any]]], losses: Losses = NO_LOSSES) -> None:
         self._frames = {
             table: pl.DataFrame(found, schema=table.frame_schema, orient="row").sort(table.order)
             for table, found in rows.items()
         }
-        self.torn = torn
-        self.conflicts = conflicts
+        self.losses = losses
+        self.torn = losses.torn + losses.cut
+        self.conflicts = losses.outcomes + losses.rounds
 
     def __repr__(self) -> str:
         return (
@@ -46,11 +66,7 @@ class GatheredLog(Log):
 
     def meta(self) -> Mapping[str, str]:
         """Return the schema version, and what was lost or set aside in gathering."""
-        return {
-            "schema_version": str(SCHEMA_VERSION),
-            "torn": str(self.torn),
-            "conflicts": str(self.conflicts),
-        }
+        return {"schema_version": str(SCHEMA_VERSION), **self.losses.to_meta()}
 
 
 def read_records(records: Iterable[Mapping[str, Any]], *, torn: int = 0) -> GatheredLog:
@@ -65,7 +81,7 @@ def read_records(records: Iterable[Mapping[str, Any]], *, torn: int = 0) -> Gath
     records
         What :class:`cmp.log.sinks.Sink` was given, after any number of trips through JSON.
     torn
-        Records known to be lost on the way; kept in :attr:`GatheredLog.torn`.
+        Records known to be lost on the way; kept in :attr:`GatheredLog.torn`, and a finding of its checks.
 
     Raises
     ------
@@ -81,6 +97,11 @@ def read_records(records: Iterable[Mapping[str, Any]], *, torn: int = 0) -> Gath
     >>> read_records([outcome, outcome]).outcomes().collect().height
     1
     """
+    return gathered(records, Losses(torn=torn))
+
+
+def gathered(records: Iterable[Mapping[str, Any]], losses: Losses) -> GatheredLog:
+    """Put records together, and note what is set aside beside what was lost before: see :func:`read_records`."""
     kinds: dict[str, list[Mapping[str, Any]]] = {
         kind: [] for kind in ("block", "round", "amendment", "outcome")
     }
@@ -94,27 +115,43 @@ def read_records(records: Iterable[Mapping[str, Any]], *, torn: int = 0) -> Gath
     try:
         rounds, exposures, redrawn = _rounds(kinds["round"], kinds["amendment"])
         outcomes, conflicting = _outcomes(kinds["outcome"])
-        blocks, rosters = _blocks(kinds["block"], rounds, exposures)
+        blocks, rosters = _blocks(kinds["block"])
     except KeyError as error:
         raise LogCorruptedError(f"a record has no field {error}") from error
     rows = {ROUNDS: rounds, EXPOSURES: exposures, OUTCOMES: outcomes, BLOCKS: blocks, ROSTERS: rosters}
-    return GatheredLog(rows, torn, redrawn + conflicting)
+    noted = replace(
+        losses,
+        outcomes=len(conflicting),
+        rounds=len(redrawn),
+        outcomes_at=tuple(
+            _named(record, "round_id", "metric", "value") for record in conflicting[:NAMED_AT_MOST]
+        ),
+        rounds_at=tuple(_named(record, "round_id") for record in redrawn[:NAMED_AT_MOST]),
+    )
+    return GatheredLog(rows, noted)
+
+
+def _named(record: Mapping[str, Any], *fields: str) -> str:
+    """Name a record set aside, and where it stood."""
+    name = ", ".join(f"{field} {record[field]!r}" for field in fields)
+    return name + (f" ({record.file}, line {record.line})" if isinstance(record, PlacedRecord) else "")
 
 
 def _rounds(
     records: list[Mapping[str, Any]], amendments: list[Mapping[str, Any]]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
-    """Return rounds, with rows numbered within each block as they were asked, their exposures, and conflicts."""
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[Mapping[str, Any]]]:
+    """Return rounds, with rows numbered within each block as asked, their exposures, and records set aside."""
     rounds: dict[str, dict[str, Any]] = {}
     exposures: dict[str, dict[str, dict[str, Any]]] = {}
     used: dict[str, int] = {}
-    conflicts = 0
+    redrawn: list[Mapping[str, Any]] = []
     for record in sorted(records, key=lambda record: (record["asked_at"], record["round_id"])):
         round_id, block_id = record["round_id"], record["block_id"]
         rows = {row["memory_id"]: {"round_id": round_id, **row} for row in record["exposures"]}
         if round_id in rounds:
             rounds[round_id]["attempts"] += 1
-            conflicts += _assigned(rows) != _assigned(exposures[round_id])
+            if _assigned(rows) != _assigned(exposures[round_id]):
+                redrawn.append(record)
             continue
         row_of_block = None if block_id is None else used.get(block_id, 0)
         if row_of_block is not None:
@@ -130,7 +167,7 @@ def _rounds(
         found = exposures.get(amendment["round_id"])
         if found is not None:
             _amend(found, amendment)
-    return list(rounds.values()), [row for rows in exposures.values() for row in rows.values()], conflicts
+    return list(rounds.values()), [row for rows in exposures.values() for row in rows.values()], redrawn
 
 
 def _assigned(rows: Mapping[str, Mapping[str, Any]]) -> set[str]:
@@ -147,15 +184,18 @@ def _amend(rows: dict[str, dict[str, Any]], amendment: Mapping[str, Any]) -> Non
             rows[memory_id]["content_hash"] = content
 
 
-def _outcomes(records: list[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+def _outcomes(
+    records: list[Mapping[str, Any]],
+) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
+    """Return outcomes, and records set aside."""
     revisions: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    conflicts = 0
+    conflicting: list[Mapping[str, Any]] = []
     for record in sorted(records, key=lambda record: record["recorded_at"]):
         known = revisions.setdefault((record["round_id"], record["metric"]), [])
         if known and known[-1]["value"] == record["value"]:
             continue
         if known and not record["correct"]:
-            conflicts += 1
+            conflicting.append(record)
             continue
         known.append(
             {
@@ -164,20 +204,13 @@ def _outcomes(records: list[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], i
                 "revision": len(known),
             }
         )
-    return [row for rows in revisions.values() for row in rows], conflicts
+    return [row for rows in revisions.values() for row in rows], conflicting
 
 
 def _blocks(
-    records: list[Mapping[str, Any]], rounds: list[dict[str, Any]], exposures: list[dict[str, Any]]
+    records: list[Mapping[str, Any]],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return blocks and rosters; a memory leaves a block at the first round that found it deleted."""
-    place = {row["round_id"]: (row["block_id"], row["block_row"]) for row in rounds}
-    removed: dict[tuple[str, str], int] = {}
-    for row in exposures:
-        if row["assigned"] and row["reason"] == "deleted":
-            block_id, block_row = place[row["round_id"]]
-            key = (block_id, row["memory_id"])
-            removed[key] = min(block_row, removed.get(key, block_row))
+    """Return blocks and rosters. A memory that a draw found deleted stays on: that draw was left to chance."""
     blocks: dict[str, dict[str, Any]] = {}
     rosters: list[dict[str, Any]] = []
     for record in sorted(records, key=lambda record: record["created_at"]):
@@ -196,7 +229,7 @@ def _blocks(
                 "position": position,
                 "planned": record["k"],
                 "planned_before": 0,
-                "removed_row": removed.get((block_id, memory_id)),
+                "removed_row": None,
             }
             for position, memory_id in enumerate(record["roster"])
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -11,12 +12,18 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from cmp.log.gathering import GatheredLog, read_records
+from cmp.errors import LogCorruptedError
+from cmp.log.gathering import NAMED_AT_MOST, GatheredLog, PlacedRecord, gathered
+from cmp.log.losses import Losses
+
+logger = logging.getLogger("cmp.log")
 
 __all__ = ["JsonlSink", "read_jsonl"]
 
 #: How a line begins. JSON escapes quotation marks, so that no text within a record can look like this.
 _HEAD: Final = re.compile(rb'\{"crc32":"([0-9a-f]{8})","length":([0-9]{1,18}),"record":')
+
+_OPENING: Final = b'{"crc32":"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +95,16 @@ def read_jsonl(*paths: str | os.PathLike[str]) -> GatheredLog:
     Returns
     -------
     GatheredLog
-        A log in memory; ``.torn`` says how many records were lost.
+        A log in memory; ``.torn`` says how many records were lost, and ``.losses`` where. A last line that was cut
+        short, as a crash leaves it, is counted there and warned of; anything else that is torn is a finding of
+        :func:`cmp.validate_log`.
 
     Raises
     ------
     FileNotFoundError, LogVersionError
         Where a file is not there, or a newer version wrote it.
+    LogCorruptedError
+        Where a file that is not empty holds no record of a sink.
 
     Examples
     --------
@@ -106,17 +117,59 @@ def read_jsonl(*paths: str | os.PathLike[str]) -> GatheredLog:
     ...     read_jsonl(path)
     GatheredLog(0 rounds, 1 torn, 0 conflicts)
     """
-    records: list[Mapping[str, Any]] = []
-    torn = 0
+    records: list[PlacedRecord] = []
+    torn: list[str] = []
+    cut = 0
     for path in paths:
+        file = _File(os.fspath(path))
+        records += file.records
+        torn += file.torn
+        cut += file.is_cut
+    return gathered(records, Losses(torn=len(torn), cut=cut, torn_at=tuple(torn[:NAMED_AT_MOST])))
+
+
+class _File:
+    """A file of records, read.
+
+    Attributes
+    ----------
+    records
+        Its whole records.
+    torn
+        Where something else stands in it.
+    is_cut
+        Whether its last line was cut short; this is not counted as torn.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.records: list[PlacedRecord] = []
+        self.torn: list[str] = []
+        self.is_cut = False
+        number, line = 0, b""
         with Path(path).open("rb") as lines:
-            for line in lines:
+            for number, line in enumerate(lines, start=1):
                 for record in _records(line):
                     if record is None:
-                        torn += 1
+                        self.torn.append(f"{path}, line {number}")
                     else:
-                        records.append(record)
-    return read_records(records, torn=torn)
+                        self.records.append(PlacedRecord(record, path, number))
+        end = f"{path}, line {number}"
+        if self.torn and self.torn[-1] == end and not line.endswith(b"\n"):
+            self._leave_out_the_end(end, line)
+        if self.torn and not self.records:
+            raise LogCorruptedError(
+                f"{path} holds no record of a sink from line 1 on, though it is not empty: it is no log of ours, or "
+                "every line is damaged. Rounds of another system are read by cmp.read_jsonl, which is told the names "
+                "of its fields"
+            )
+
+    def _leave_out_the_end(self, place: str, line: bytes) -> None:
+        """Count the last line as cut short, if it begins as a record and is what a crash leaves of one."""
+        last = line[line.rfind(_OPENING) :] if _OPENING in line else line
+        if _OPENING.startswith(last[: len(_OPENING)]):
+            self.torn.pop()
+            self.is_cut = True
+            logger.warning("%s: the last record was cut short, as a crash leaves it, and is left out", place)
 
 
 def _line(record: Mapping[str, object]) -> bytes:

@@ -11,6 +11,7 @@ from typing import Final
 import polars as pl
 
 from cmp.errors import LogCorruptedError
+from cmp.log.losses import Losses
 from cmp.log.parts import PARTS_ARE_BLOCKS, PARTS_KEY
 from cmp.log.reading import META_FILE, Log
 from cmp.log.schema import TABLES, Table, check_version
@@ -37,6 +38,7 @@ class ParquetLog(Log):
             )
         try:
             self._meta = {str(key): str(value) for key, value in json.loads(meta.read_text("utf-8")).items()}
+            self.losses = Losses.from_meta(self._meta)
         except (ValueError, AttributeError) as error:
             raise LogCorruptedError(f"{meta} cannot be read ({error}); export the log again") from error
         check_version(self._meta.get("schema_version"), str(self.directory))

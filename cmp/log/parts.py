@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,45 +19,78 @@ PARTS_ARE_BLOCKS: Final = "blocks"
 
 ROUNDS_PER_PART: Final = 1_000_000
 
+#: Rows that are placed at one time: of exposures some 25 MB, and several times that in between.
+ROWS_AT_ONCE: Final = 250_000
 
-def write_parts(scan: Callable[[Table], pl.LazyFrame], directory: Path, rounds_per_part: int) -> None:
+
+def write_parts(
+    portions: Callable[[Table], Iterable[pl.DataFrame]], directory: Path, rounds_per_part: int
+) -> None:
     """Write tables as ``directory/<table>/part-<n>.parquet``.
 
     Parameters
     ----------
-    scan
-        Returns a table of the schema; each is read once, and let go of before the next.
+    portions
+        Returns a table of the schema, some rows at a time; each is read once. Rounds and blocks are kept meanwhile.
     directory
         To be made.
     rounds_per_part
         After how many rounds the next part begins, at the end of a block; blocks that an episode runs through are in
         one part, however many.
     """
-    rounds, blocks = scan(ROUNDS).collect(), scan(BLOCKS).collect()
+    rounds, blocks = (pl.concat(list(portions(table))) for table in (ROUNDS, BLOCKS))
     placed = _placed(rounds, rounds_per_part)
     of_round = rounds.select("round_id", "block_id").join(placed, on="block_id", nulls_equal=True)
     of_round = of_round.select("round_id", "part")
     of_block = blocks.select("block_id").join(placed, on="block_id", how="left")
     keys = {
-        ROUNDS.name: of_round,
-        EXPOSURES.name: of_round,
-        OUTCOMES.name: of_round,  # an outcome without a round stands in the first part, as a block without one does
-        BLOCKS.name: of_block,
-        ROSTERS.name: of_block,
+        ROUNDS: of_round,
+        EXPOSURES: of_round,
+        OUTCOMES: of_round,  # an outcome without a round stands in the first part, as a block without one does
+        BLOCKS: of_block,
+        ROSTERS: of_block,
     }
     names = sorted({0, *of_round["part"]})
-    held = {ROUNDS.name: rounds, BLOCKS.name: blocks}
+    held = {ROUNDS: rounds, BLOCKS: blocks}
     for table in TABLES:
-        (directory / table.name).mkdir(parents=True)
-        key = keys[table.name]
-        rows = held[table.name] if table.name in held else scan(table).collect()
-        frame = rows.join(key, on=key.columns[0], how="left", maintain_order="left")
+        folder = directory / table.name
+        folder.mkdir(parents=True)
+        rows = [held[table]] if table in held else portions(table)
+        _write_table(rows, keys[table], folder, names)
+
+
+def _write_table(rows: Iterable[pl.DataFrame], key: pl.DataFrame, folder: Path, names: list[int]) -> None:
+    """Write a table's rows to the files of their parts, in order, though they may not fit into memory together."""
+    aside = folder / ".aside"
+    aside.mkdir()
+    for number, chunk in enumerate(_chunks(rows)):
+        frame = chunk.join(key, on=key.columns[0], how="left", maintain_order="left")
         found = frame.with_columns(pl.col("part").fill_null(0)).partition_by(
             "part", as_dict=True, include_key=False
         )
-        for number, name in enumerate(names):
-            path = directory / table.name / f"part-{number:05}.parquet"
-            found.get((name,), rows.clear()).write_parquet(path, statistics=True)
+        for name in names:
+            if number == 0 or (name,) in found:
+                path = aside / f"{name:06}-{number:06}.parquet"
+                found.get((name,), chunk.clear()).write_parquet(path, statistics=True)
+    for place, name in enumerate(names):
+        pieces, target = sorted(aside.glob(f"{name:06}-*.parquet")), folder / f"part-{place:05}.parquet"
+        if len(pieces) == 1:
+            pieces[0].replace(target)
+        else:
+            pl.scan_parquet(pieces).sink_parquet(target, statistics=True, maintain_order=True)
+    shutil.rmtree(aside)
+
+
+def _chunks(portions: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield portions together, as many as are to be placed at one time; at least one."""
+    held: list[pl.DataFrame] = []
+    for portion in portions:
+        held.append(portion)
+        if sum(each.height for each in held) >= ROWS_AT_ONCE:
+            yield pl.concat(held)
+            held = []
+    if held:
+        yield pl.concat(held)
 
 
 def _placed(rounds: pl.DataFrame, rounds_per_part: int) -> pl.DataFrame:

@@ -19,8 +19,10 @@ from cmp.errors import InvalidIdError, LogCorruptedError, LogUnavailableError, M
 from cmp.log import transactions
 from cmp.log.postgres_url import parsed, shown
 from cmp.log.queueing import Queued
+from cmp.log.reading import Log
 from cmp.log.records import AssignedRound, Compose, Request, Staged
 from cmp.log.schema import TABLES, Table, check_version
+from cmp.log.snapshot import ROWS_READ_AT_ONCE, Snapshot, frame_of, put_together
 from cmp.log.transactions import Session
 from cmp.log.writing import WritingLog
 from cmp.log.written import written_by
@@ -48,8 +50,6 @@ CREATION_LOCK: Final = 0x636D_706C_6F67
 
 #: Postgres indexes at most 2704 bytes; two texts of this size always fit.
 MAX_TEXT_BYTES: Final = 1300
-
-ROWS_READ_AT_ONCE: Final = 50_000
 
 #: Texts compare by bytes, as they do in SQLite and in Python.
 _SQL_TYPES: Final[dict[Any, str]] = {
@@ -120,34 +120,61 @@ class PostgresLog(WritingLog):
     def meta(self) -> Mapping[str, str]:
         """Return the schema version, and the library versions and generator that created the log."""
         with self._reader() as reader:
-            if not _tables(reader, self.location):
-                raise FileNotFoundError(
-                    f"there is no log at {self.location}; check the URL, or let cmp.wrap create it"
-                )
-            found = {str(key): str(value) for key, value in reader.execute("SELECT key, value FROM meta")}
-        check_version(found.get("schema_version"), self.location)
-        return found
+            return self._meta(reader)
 
     def scan(self, table: Table) -> pl.LazyFrame:
         """Read one table as it stands now."""
+        with self._reader() as reader:
+            return put_together(self._portions(reader, table), table)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Log]:
+        """Hold the log as of one moment: see :meth:`cmp.log.Log.snapshot`."""
+        with self._reader(psycopg.IsolationLevel.REPEATABLE_READ) as reader:
+            now = Snapshot(
+                self._meta(reader), partial(self._portions, reader)
+            )  # the first read fixes the moment
+            try:
+                yield now
+            finally:
+                now.end()
+
+    def _meta(self, reader: psycopg.Connection) -> Mapping[str, str]:
+        if not _tables(reader, self.location):
+            raise FileNotFoundError(
+                f"there is no log at {self.location}; check the URL, or let cmp.wrap create it"
+            )
+        found = {str(key): str(value) for key, value in reader.execute("SELECT key, value FROM meta")}
+        check_version(found.get("schema_version"), self.location)
+        return found
+
+    def _portions(self, reader: psycopg.Connection, table: Table) -> Iterator[pl.DataFrame]:
         names = ", ".join(f'"{name}"' for name in table.names)
         order = ", ".join(f'"{name}" NULLS FIRST' for name in table.order)
         query = f'SELECT {names} FROM "{table.name}" ORDER BY {order}'  # noqa: S608 (names of the schema)
         stored = {name: _stored_dtype(dtype) for name, dtype in table.frame_schema.items()}
-        parts = [pl.DataFrame(schema=stored)]
-        with self._reader() as reader, reader.cursor("cmp_scan", binary=True) as cursor:
+        # what fails here does not end the transaction around it
+        with self._read_from(), reader.transaction(), reader.cursor("cmp_scan", binary=True) as cursor:
             cursor.execute(query.encode())
             while rows := cursor.fetchmany(ROWS_READ_AT_ONCE):
-                parts.append(pl.DataFrame(rows, schema=stored, orient="row"))
-        return pl.concat(parts).lazy().cast(dict(table.frame_schema))  # type: ignore[arg-type]
+                yield frame_of(rows, table, stored, self.location)
 
     @contextmanager
-    def _reader(self) -> Iterator[psycopg.Connection]:
+    def _reader(
+        self, isolation: psycopg.IsolationLevel = psycopg.IsolationLevel.READ_COMMITTED
+    ) -> Iterator[psycopg.Connection]:
         connection = self._dial()
-        try:
+        with self._read_from():
             connection.read_only = True
+            connection.isolation_level = isolation
             with connection:
                 yield connection
+
+    @contextmanager
+    def _read_from(self) -> Iterator[None]:
+        """Say what an error in reading means."""
+        try:
+            yield
         except (errors.UndefinedTable, errors.UndefinedColumn) as error:
             raise LogCorruptedError(
                 f"{self.location} cannot be read as a log ({_first_line(error)}). Nothing was changed"

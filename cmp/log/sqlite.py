@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,9 @@ import polars as pl
 from cmp.errors import LogCorruptedError, LogUnavailableError
 from cmp.log import transactions
 from cmp.log.database import NotNowError
+from cmp.log.reading import Log
 from cmp.log.schema import TABLES, Table, check_version
+from cmp.log.snapshot import ROWS_READ_AT_ONCE, Snapshot, frame_of, put_together
 from cmp.log.transactions import Session
 from cmp.log.writing import WritingLog
 from cmp.log.written import written_by
@@ -111,39 +113,80 @@ class SQLiteLog(WritingLog):
 
     def _is_empty(self) -> bool:
         """Whether there is nothing in the file yet; another process may be about to create the log in it."""
-        return not self.path.exists() or self._read("SELECT count(*) FROM sqlite_master") == [(0,)]
+        if not self.path.exists():
+            return True
+        with self._reader() as reader, self._read_from():
+            return not reader.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall()
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def meta(self) -> Mapping[str, str]:
         """Return the schema version, and the library versions and generator that created the log."""
-        rows = self._read("SELECT key, value FROM meta")
+        with self._reader() as reader:
+            return self._meta(reader)
+
+    def scan(self, table: Table) -> pl.LazyFrame:
+        """Read one table as it stands now."""
+        with self._reader() as reader:
+            return put_together(self._portions(reader, table), table)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Log]:
+        """Hold the log as of one moment: see :meth:`cmp.log.Log.snapshot`. A fork waits for its end."""
+        with self._reader() as reader:
+            with self._read_from():
+                reader.execute("BEGIN")
+            now = Snapshot(
+                self._meta(reader), partial(self._portions, reader)
+            )  # the first read fixes the moment
+            try:
+                yield now
+            finally:
+                now.end()
+
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        with self._thread.in_use():
+            with self._read_from():
+                reader = sqlite3.connect(
+                    f"{self.path.as_uri()}?mode=ro",
+                    uri=True,
+                    timeout=BUSY_SECONDS,
+                    isolation_level=None,
+                    check_same_thread=False,
+                )
+            with closing(reader):
+                yield reader
+
+    def _meta(self, reader: sqlite3.Connection) -> Mapping[str, str]:
+        with self._read_from():
+            rows = reader.execute("SELECT key, value FROM meta").fetchall()
         found = {str(key): str(value) for key, value in rows}
         check_version(found.get("schema_version"), str(self.path))
         return found
 
-    def scan(self, table: Table) -> pl.LazyFrame:
-        """Read one table as it stands now."""
-        names, order = (", ".join(f'"{name}"' for name in part) for part in (table.names, table.order))
-        rows = self._read(f'SELECT {names} FROM "{table.name}" ORDER BY {order}')  # noqa: S608 (names of the schema)
+    def _portions(self, reader: sqlite3.Connection, table: Table) -> Iterator[pl.DataFrame]:
+        # a name alone that is no column would be read as a text
+        names, order = (
+            ", ".join(f'"{table.name}"."{name}"' for name in part) for part in (table.names, table.order)
+        )
         stored = {name: _stored_dtype(dtype) for name, dtype in table.frame_schema.items()}
-        frame = pl.DataFrame(rows, schema=stored, orient="row")
-        return frame.lazy().cast(dict(table.frame_schema))  # type: ignore[arg-type]
+        with self._read_from():
+            cursor = reader.execute(f'SELECT {names} FROM "{table.name}" ORDER BY {order}')  # noqa: S608 (names of the schema)
+            while rows := cursor.fetchmany(ROWS_READ_AT_ONCE):
+                yield frame_of(rows, table, stored, str(self.path))
 
-    def _read(self, query: str) -> list[tuple[Any, ...]]:
+    @contextmanager
+    def _read_from(self) -> Iterator[None]:
+        """Say what an error in reading means."""
         try:
-            with (
-                self._thread.in_use(),
-                closing(
-                    sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
-                ) as reader,
-            ):
-                return reader.execute(query).fetchall()
+            yield
         except sqlite3.DatabaseError as error:
             told = self._explained(error)
             if told is not None:
                 raise told from error
-            if isinstance(error, sqlite3.OperationalError) and "no such table" not in str(error):
+            absent = ("no such table", "no such column")
+            if isinstance(error, sqlite3.OperationalError) and not str(error).startswith(absent):
                 raise
             raise LogCorruptedError(
                 f"{self.path} cannot be read as a log ({error}). Nothing was changed. If it was copied while in use, "

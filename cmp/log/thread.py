@@ -92,12 +92,16 @@ class WriterThread:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the process from forking within; wait while it does. Not to be nested."""
+        """Keep the process from forking within; wait while it does.
+
+        Nested, it does not wait: a fork that is about to begin waits for the outer one.
+        """
         if self._refusal is not None:
             raise LogUnavailableError(self._refusal)
+        me = threading.get_ident()
         with self._turn:
-            self._turn.wait_for(lambda: not self._forking)
-            self._users.append(threading.get_ident())
+            self._turn.wait_for(lambda: not self._forking or me in self._users)
+            self._users.append(me)
         try:
             yield
         finally:

@@ -10,29 +10,17 @@ import numpy as np
 import polars as pl
 
 from cmp.errors import CmpError
+from cmp.log.findings import NAMED_AT_MOST, Finding
 from cmp.log.reading import Log
 from cmp.log.schema import ARMS, TABLES
 
 __all__ = ["Finding", "validate_log"]
 
-#: Rows of one kind named one by one; the rest are counted in one more finding.
-NAMED_AT_MOST: Final = 20
-
 #: Slack for propensities, which are quotients of small integers.
 TOLERANCE: Final = 1e-9
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing wrong with a log: where it stands, what it is, and what to do."""
-
-    table: str
-    row: str
-    problem: str
-    mend: str
-
-    def __str__(self) -> str:
-        return f"{self.table}, {self.row}: {self.problem}. {self.mend}"
+#: What reading a damaged log raises.
+UNREADABLE: Final = (CmpError, pl.exceptions.PolarsError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +48,13 @@ class _Frames:
 
 
 def validate_log(log: Log) -> list[Finding]:
-    """Check a log against its contract.
+    """Check a log against its contract, as of one moment where somebody writes to it.
 
     Returns
     -------
     list of Finding
-        Empty where nothing is wrong. A table that cannot be read is a finding, and the checks end there.
+        Empty where nothing is wrong. A table that cannot be read is a finding, and the checks end there. Records that
+        were torn, or set aside because they contradict others, are findings of a log that was gathered from records.
 
     Examples
     --------
@@ -77,20 +66,30 @@ def validate_log(log: Log) -> list[Finding]:
     >>> findings
     []
     """
+    frames, unreadable = _read(log)
+    return unreadable or [*log.losses.findings(), *findings_in(*frames)]
+
+
+def _read(log: Log) -> tuple[list[pl.DataFrame], list[Finding]]:
+    """Return a log's tables as of one moment, and those that cannot be read."""
     frames: list[pl.DataFrame] = []
     unreadable: list[Finding] = []
-    for table in TABLES:
-        try:
-            frames.append(log.scan(table).collect())
-        except (CmpError, pl.exceptions.PolarsError, OSError) as error:
-            unreadable.append(
-                Finding(
-                    table.name, "all", f"it cannot be read ({error})", "Restore it from a copy or an export"
-                )
-            )
-    if unreadable:
-        return unreadable
-    return findings_in(*frames)
+
+    def note(table: str, error: Exception) -> None:
+        mend = "Restore it from a copy or an export"
+        unreadable.append(Finding(table, "all", f"it cannot be read ({error})", mend))
+
+    snapshot = log.snapshot  # what has none is no log, and that is no finding
+    try:
+        with snapshot() as now:
+            for table in TABLES:
+                try:
+                    frames.append(now.scan(table).collect())
+                except UNREADABLE as error:
+                    note(table.name, error)
+    except UNREADABLE as error:
+        note("meta", error)
+    return frames, unreadable
 
 
 def findings_in(*frames: pl.DataFrame) -> list[Finding]:

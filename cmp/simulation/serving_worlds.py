@@ -172,4 +172,4 @@ def _served(plan: Plan, place: str | Path, *, in_memory: bool, progress: bool) -
 
 def _gathered(log: Log) -> GatheredLog:
     """Return a log's rows in memory."""
-    return GatheredLog({table: log.scan(table).collect().to_dicts() for table in TABLES}, torn=0, conflicts=0)
+    return GatheredLog({table: log.scan(table).collect().to_dicts() for table in TABLES})

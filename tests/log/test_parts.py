@@ -59,6 +59,31 @@ def test_blocks_that_an_episode_runs_through_are_in_one_part(tmp_path):
         assert sum(map(len, held)) == len(set.union(*held)) > 4
 
 
+@pytest.mark.parametrize("size", [7, 1000])
+def test_an_export_whose_tables_are_placed_a_few_rows_at_a_time_is_the_same(
+    served, tmp_path, monkeypatch, size
+):
+    whole = cmp.open_log(served.export(tmp_path / "whole", rounds_per_part=size))
+    monkeypatch.setattr("cmp.log.sqlite.ROWS_READ_AT_ONCE", 5)
+    monkeypatch.setattr("cmp.log.parts.ROWS_AT_ONCE", 13)
+    again = cmp.open_log(served.export(tmp_path / "again", rounds_per_part=size))
+    assert len(again.parts()) == len(whole.parts())
+    for table in TABLES:
+        assert [file.name for file in again.files(table)] == [file.name for file in whole.files(table)]
+        assert not [entry for entry in (again.directory / table.name).iterdir() if entry.suffix != ".parquet"]
+        for one, other in zip(again.files(table), whole.files(table), strict=True):
+            assert_frame_equal(pl.read_parquet(one), pl.read_parquet(other))
+    assert_frame_equal(cmp.utilities(again).frame, cmp.utilities(whole).frame)
+
+
+def test_an_empty_log_is_exported(tmp_path):
+    with cmp.open_log(tmp_path / "x.db", create=True) as log:
+        exported = cmp.open_log(log.export(tmp_path / "out"))
+    for table in TABLES:
+        assert exported.scan(table).collect().schema == pl.Schema(table.frame_schema)
+        assert len(exported.files(table)) == 1
+
+
 def test_files_that_do_not_say_they_belong_together_are_one_part(served, tmp_path):
     target = served.export(tmp_path / "out", rounds_per_part=5)
     meta = target / "meta.json"
