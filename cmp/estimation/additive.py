@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
 
-import numpy as np
 import polars as pl
 
 from cmp.design.cards import CARD_PREFIX
@@ -35,6 +36,9 @@ from cmp.estimation.tabulation import tabulate_summary
 
 __all__ = ["UtilityStatistics"]
 
+#: What windows are whole numbers of.
+_UNIT = timedelta(microseconds=1)
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UtilityStatistics:
@@ -44,10 +48,9 @@ class UtilityStatistics:
     episode: where two logs have rounds of the same, its scope gets no intervals. :func:`cmp.utility_statistics` makes
     them.
 
-    What was added up equals what one log with all rounds gives, to rounding, but for two things. Where one of the logs
-    has a value of a family's outcomes that another lacks, exact p-values give way to those of the intervals. And what
-    rounds that show both a memory and a card take off its variance is taken off only in logs in which the memory's
-    rounds share outcomes.
+    What was added up equals what one log with all rounds gives, to rounding, but for one thing. What rounds that show
+    both a memory and a card take off its variance is taken off only in logs in which the memory's rounds share
+    outcomes.
 
     Examples
     --------
@@ -81,15 +84,15 @@ class UtilityStatistics:
     clusters: ClusterSums | None
     """None where no two rounds share an outcome."""
     episodes: pl.DataFrame
-    """``scope``, ``episode_id`` of randomized rounds: another log may hold rounds of the same."""
-    torn: BoolArray
-    """Shape (M,), whether episodes of the memory's scope had rounds in two logs, so that no interval is known."""
+    """``scope``, ``episode_id`` of randomized rounds, once for each of the logs that holds some."""
     content: pl.Series
     """M texts, the least hash of what was delivered; null where none was noted."""
     content_changed: BoolArray
     """Shape (M,)."""
     blocks: frozenset[str]
     """Blocks with randomized rounds."""
+    window: timedelta | None = None
+    """How long after its round was asked an outcome counted; None for any time."""
 
     @classmethod
     def of(
@@ -103,11 +106,13 @@ class UtilityStatistics:
         blocks: Iterable[str],
         episodes: pl.DataFrame,
         clusters: Clusters | None,
+        window: timedelta | None = None,
     ) -> UtilityStatistics:
         """Return the sums of a log's statistics, their cells and clusters against the analysis's reference."""
         m = found.keys.height
-        contrast = combine_strata(cells, m, estimator=analysis.estimator, weights=analysis.weights)
-        summary = summarize(cells, contrast, found.tallies, found.outcomes, weights=analysis.weights)
+        asked = {"estimator": analysis.estimator, "weights": analysis.weights}
+        contrast = combine_strata(cells, m, **asked)
+        summary = summarize(cells, contrast, found.tallies, found.outcomes, **asked)
         return cls(
             analysis,
             by,
@@ -118,10 +123,10 @@ class UtilityStatistics:
             found.outcome_sums,
             None if clusters is None else sum_clusters(clusters, contrast, found.outcomes, summary),
             episodes,
-            np.zeros(m, dtype=bool),
             found.content,
             found.content_changed,
             frozenset(blocks),
+            window,
         )
 
     def __repr__(self) -> str:
@@ -136,7 +141,7 @@ class UtilityStatistics:
         ValueError
             Where a block is in both, or the sums are for different questions.
         """
-        mine, theirs = ((part.by, part.metric, _question(part.analysis)) for part in (self, other))
+        mine, theirs = (part._question for part in (self, other))
         if mine != theirs:
             raise ValueError(f"these are sums for different questions: {mine} and {theirs}")
         if twice := self.blocks & other.blocks:
@@ -147,15 +152,8 @@ class UtilityStatistics:
         keys, families = _both(self.keys, other.keys), _both(self.families, other.families)
         one, two = (part._moved(keys, families) for part in (self, other))
         outcomes = one.outcomes + two.outcomes
-        family = _rows(keys.select(families.columns), families)
-        said = outcomes.described()
         summary = one.summary + two.summary
-        agreed = np.ones(keys.height, dtype=bool)
-        for part in (one, two):
-            own = part.outcomes.described()
-            same = (own.low == said.low) & (own.high == said.high) & own.two_valued
-            agreed &= (same | (part.outcomes.rounds == 0))[family]
-        torn = self.episodes.join(other.episodes, on=["scope", "episode_id"], how="semi")["scope"].unique()
+        agreed = outcomes.described().at_most_two[_rows(keys.select(families.columns), families)]
         differ = (one.content != two.content).fill_null(False).to_numpy()
         return UtilityStatistics(
             self.analysis,
@@ -167,11 +165,17 @@ class UtilityStatistics:
             outcomes,
             _added_clusters(one, two),
             pl.concat([self.episodes, other.episodes], rechunk=False),
-            one.torn | two.torn | keys["scope"].is_in(torn.implode()).to_numpy(),
             pl.select(pl.min_horizontal(one.content, two.content)).to_series().alias("content"),
             one.content_changed | two.content_changed | differ,
             self.blocks | other.blocks,
+            self.window,
         )
+
+    @property
+    def torn(self) -> BoolArray:
+        """Whether episodes of the memory's scope have rounds in two logs, so that no interval is known: shape (M,)."""
+        twice = self.episodes.filter(pl.struct("scope", "episode_id").is_duplicated())["scope"]
+        return self.keys["scope"].is_in(twice.unique().implode()).to_numpy()
 
     def utilities(
         self,
@@ -208,6 +212,17 @@ class UtilityStatistics:
         q = pl.Series("q_value", q_values(memories["p_value"].to_numpy(), adjust), nan_to_null=True)
         return Utilities(memories.with_columns(q), analysis, self.metric)
 
+    @property
+    def _question(self) -> dict[str, Any]:
+        """What sums depend on; the rest is asked of the table."""
+        names = ("estimator", "weights", "reference")
+        return {
+            "by": self.by,
+            "metric": self.metric,
+            "window": None if self.window is None else self.window // _UNIT,
+            "analysis": {name: getattr(self.analysis, name) for name in names},
+        }
+
     def _moved(self, keys: pl.DataFrame, families: pl.DataFrame) -> UtilityStatistics:
         if keys.equals(self.keys) and families.equals(self.families):
             return self
@@ -224,15 +239,15 @@ class UtilityStatistics:
             self.outcomes.moved(places, families.height),
             None if self.clusters is None else self.clusters.moved(rows, keys.height),
             self.episodes,
-            scattered(self.torn, rows, keys.height),
             content,
             scattered(self.content_changed, rows, keys.height),
             self.blocks,
+            self.window,
         )
 
     def to_bytes(self) -> bytes:
         """Return the sums as bytes: a zip of Arrow files and what they are, no pickle."""
-        rows = {"torn": self.torn, "content": self.content, "content_changed": self.content_changed}
+        rows = {"content": self.content, "content_changed": self.content_changed}
         frames = {
             "keys": self.keys,
             "families": self.families,
@@ -243,7 +258,7 @@ class UtilityStatistics:
             **summary_frames(self.summary),
             **({} if self.clusters is None else cluster_frames(self.clusters)),
         }
-        return packed(frames, {"by": self.by, "metric": self.metric, "analysis": _question(self.analysis)})
+        return packed(frames, self._question)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> UtilityStatistics:
@@ -267,20 +282,11 @@ class UtilityStatistics:
                 OutcomeSums(**arrays_of(frames["outcomes"])),
                 clusters_of_frames(frames),
                 frames["episodes"],
-                rows["torn"].to_numpy(),
                 rows["content"],
                 rows["content_changed"].to_numpy(),
                 frozenset(frames["blocks"]["block_id"]),
+                None if meta["window"] is None else meta["window"] * _UNIT,
             )
-
-
-def _question(analysis: Analysis) -> dict[str, str]:
-    """Return what sums depend on; the rest is asked of the table."""
-    return {
-        "estimator": analysis.estimator,
-        "weights": analysis.weights,
-        "reference": analysis.reference,
-    }
 
 
 def _both(one: pl.DataFrame, two: pl.DataFrame) -> pl.DataFrame:

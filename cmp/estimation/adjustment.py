@@ -115,10 +115,11 @@ def adjusted_estimate(
     outcome = describe_outcomes(y[known], codes, 0 * codes, 1).of(family)
     cells = [_cells(z, values, stratum, allowed, known) for values in (adjusted, base)]
 
-    def table(part: Cells, values: FloatArray) -> pl.DataFrame:
-        described = replace(
-            outcome, two_valued=family > 0, kurtosis=_kurtosis(values, stratum, allowed, known)
-        )
+    def table(part: Cells, values: FloatArray | None) -> pl.DataFrame:
+        described = outcome
+        if values is not None:
+            kurtosis = _kurtosis(values, stratum, allowed, known)
+            described = replace(outcome, two_valued=family > 0, at_most_two=family > 0, kurtosis=kurtosis)
         keys = {"scope": ["*"] * len(family), "memory_id": np.arange(len(family))}
         return tabulate(keys, part, tallies, outcomes=described, family=family, analysis=analysis)
 
@@ -129,7 +130,13 @@ def adjusted_estimate(
         taken = _variance_taken(cells[0], cells[1]) / (high - low) ** 2
         slots = max(float((z & allowed).sum(axis=1).mean()), 1.0)
         shares = (taken * (1.0 - 1.0 / slots), taken)  # one companion fewer stands beside the memory
-        return Utilities(_with_score_limits(frame, cells[0], (low, high), gain, shares, analysis), analysis)
+        unadjusted = np.broadcast_to(np.nan_to_num(y)[:, None], z.shape)
+        plain = table(_cells(z, unadjusted, stratum, allowed, known), None)
+        # whether there are limits, and what is said where not, goes with score limits and not with t's
+        frame = frame.with_columns(plain["state"], plain["reason"])
+        shown = plain["std_error"].is_not_null().to_numpy()
+        replaced = _with_score_limits(frame, shown, cells[0], (low, high), gain, shares, analysis)
+        return Utilities(replaced, analysis)
     return Utilities(_with_floor(frame, table(cells[1], base), analysis), analysis)
 
 
@@ -189,13 +196,13 @@ def _kurtosis(adjusted: FloatArray, stratum: IntArray, allowed: BoolArray, known
 def _cells(
     z: BoolArray, adjusted: FloatArray, stratum: IntArray, allowed: BoolArray, known: BoolArray
 ) -> Cells:
-    """Sum adjusted outcomes over both arms of every stratum, about the mean of each memory."""
+    """Sum adjusted outcomes over both arms of every stratum, less the least of each memory there."""
     n_strata, n = int(stratum.max()) + 1, z.shape[1]
     seen = allowed & known[:, None]
-    offset = np.divide(
-        (adjusted * seen).sum(axis=0), seen.sum(axis=0), out=np.zeros(n), where=seen.any(axis=0)
-    )
-    d = (adjusted - offset) * seen
+    least = np.full((n_strata, n), np.inf)
+    np.minimum.at(least, stratum, np.where(seen, adjusted, np.inf))
+    offset = np.where(np.isfinite(least), least, 0.0)
+    d = (adjusted - offset[stratum]) * seen
 
     def add(values: npt.NDArray[np.float64 | np.bool_]) -> FloatArray:
         total = np.zeros((n_strata, n))
@@ -208,7 +215,7 @@ def _cells(
             Arm.unweighted(add(member & seen), add(member & ~seen), add(d * member), add(d**2 * member))
         )
     memory = np.tile(np.arange(n), n_strata)
-    return Cells.unweighted(memory, offset[memory], np.full(n_strata * n, np.nan), arms[0], arms[1])
+    return Cells.unweighted(memory, offset.ravel(), np.full(n_strata * n, np.nan), arms[0], arms[1])
 
 
 def _with_floor(frame: pl.DataFrame, base: pl.DataFrame, analysis: Analysis) -> pl.DataFrame:
@@ -272,16 +279,19 @@ def _sizes_without_companions(
 
 def _with_score_limits(
     frame: pl.DataFrame,
+    shown: BoolArray,
     cells: Cells,
     values: tuple[float, float],
     gain: float,
     taken: tuple[FloatArray, FloatArray],
     analysis: Analysis,
 ) -> pl.DataFrame:
-    """Replace the t limits by Newcombe's at the effective sizes, for outcomes that take two values."""
+    """Replace the t limits by Newcombe's at the effective sizes, for outcomes that take two values.
+
+    Those of memories that are not ``shown``, shape (M,), are undefined.
+    """
     n, (low, high), z = frame.height, values, normal_quantile(analysis.level)
     sums = combine_strata(cells, n, estimator="difference", weights="precision").moments
-    shown = (sums.n_used > 0) & (frame["n_exposed"].to_numpy() >= 2) & (frame["n_control"].to_numpy() >= 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         effective = sums.effective1, sums.effective0
     proportions, sizes = [], []

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cmp.errors import PositivityError
 from cmp.estimation.cells import Arm, BoolArray, Cells, Outcomes, Tallies
-from cmp.estimation.independent_draws import Draws, p_values_of_draws
+from cmp.estimation.independent_draws import Draws, missingness_of_draws, p_values_of_draws
 from cmp.estimation.inputs import read_booleans, read_outcomes, read_strata
 from cmp.estimation.outcome_sums import describe_outcomes
 from cmp.estimation.randomization import MemoryRounds
@@ -134,6 +134,11 @@ def estimate(
         exact=None
         if pi is None
         else lambda of: p_values_of_draws(_draws(drawn, y, stratum, allowed, pi), of),
+        missing=None
+        if pi is None or not cells.weighted
+        else lambda: missingness_of_draws(
+            _draws(drawn, np.isnan(y).astype(np.float64), stratum, allowed, pi), n
+        ),
     )
     return Utilities(frame, analysis)
 
@@ -307,7 +312,9 @@ def _weighted_cells(
         seen = member & known[:, None]
         w = np.divide(1.0, chance, out=np.zeros_like(chance), where=seen)
         weighted = w, w**2, w * d[:, None], w * d[:, None] ** 2
-        arms.append(Arm(add(seen), add(member & ~known[:, None]), *map(add, weighted)))
+        lost = member & ~known[:, None]
+        gone = np.divide(1.0, chance, out=np.zeros_like(chance), where=lost)
+        arms.append(Arm(*map(add, (seen, lost, *weighted, gone))))
         moments += add((w * np.where(known, y, 0.0)[:, None]) ** 2)
     return Cells(
         memory=np.tile(np.arange(n), n_strata),
@@ -320,6 +327,7 @@ def _weighted_cells(
         centre=np.full(n_strata * n, np.nan),
         scale=np.ones(n_strata * n),
         information=add(np.where(allowed & known[:, None], pi * (1.0 - pi), 0.0)),
+        missing_information=add(np.where(allowed & ~known[:, None], pi * (1.0 - pi), 0.0)),
         strata=np.ones(n_strata * n),
         place=np.repeat(np.arange(n_strata), n),
     )

@@ -18,7 +18,8 @@ from cmp.estimation.log_events import Events, Withholdings
 from cmp.estimation.log_rounds import rounds_by_row
 from cmp.estimation.outcome_sums import OutcomeSums, sum_outcomes
 from cmp.estimation.randomization import MemoryRounds
-from cmp.estimation.sums import FloatArray, IntArray, distinct, group_sums
+from cmp.estimation.spans import absent_rounds
+from cmp.estimation.sums import FloatArray, IntArray, distinct, group_sums, scattered
 from cmp.estimation.terms import Terms
 
 __all__ = ["LogStatistics", "assemble"]
@@ -46,12 +47,18 @@ class LogStatistics:
     """Shape (C,), a code of each cell's stratum."""
     rounds_of_stratum: IntArray
     """Shape (S,), randomized rounds by code of stratum."""
+    cards: IntArray
+    """Shape (S,), cards in each of its rounds; -1 where strata are not told apart by that."""
+    base: IntArray
+    """Shape (S,), a code that strata share which nothing but cards tells apart."""
     n_roster: FloatArray
     """Shape (C,), memories and cards of the stratum's roster."""
     rounds_of: Callable[[int], MemoryRounds]
     """Lists the eligible rounds with an outcome of a row of ``keys``."""
     withholding: Cells
     """Rounds in which a ranked memory was kept against those in which it was withheld: strata of their own."""
+    n_dating: pl.Series | None = None
+    """By version, M counts of sightings that date a rewrite and are in no contrast for it."""
 
     @property
     def outcomes(self) -> Outcomes:
@@ -112,6 +119,8 @@ def assemble(
         content_changed=noted["changed"].fill_null(False).to_numpy(),
         stratum=stratum,
         rounds_of_stratum=np.bincount(coded.stratum, minlength=len(dense))[strata],
+        cards=coded.cards[strata],
+        base=coded.base[strata],
         n_roster=sums.n_roster[chance].astype(np.float64),
         rounds_of=rounds_by_row(listed.frames),
         withholding=withholding,
@@ -184,8 +193,14 @@ def _shared(coded: CodedLog, events: Events, known: IntArray, withheld: pl.DataF
     )
     lengths = pl.DataFrame({"block_id": coded.block, "length": coded.length}).group_by("block_id").max()
     # kept and withheld rounds are barred from the draw's contrast, and are one of their own
-    barred = ~events.drawn & ~events.gone & (not withheld.height)
-    out = pl.DataFrame({"round_id": events.round[barred], "memory_id": coded.memory[events.member[barred]]})
+    barred = ~events.drawn & (not withheld.height)
+    away = absent_rounds(coded, events.windows, _of_shared_episodes(rounds, len(coded.y)))
+    out = pl.DataFrame(
+        {
+            "round_id": np.append(events.round[barred], away[0]),
+            "memory_id": coded.memory[np.append(events.member[barred], away[1])],
+        }
+    )
     found = memories_with_shared_outcomes(
         rounds, members.join(lengths, on="block_id"), out, ["family", "memory_id"]
     )
@@ -195,6 +210,13 @@ def _shared(coded: CodedLog, events: Events, known: IntArray, withheld: pl.DataF
     twice = withheld.join(of_round, on="round_id").filter(pl.len().over("row", "episode_id") > 1)
     shared[integers(twice["row"])] = True
     return shared
+
+
+def _of_shared_episodes(rounds: pl.DataFrame, n: int) -> BoolArray:
+    """Return which rounds have an outcome that another of their family and episode has too."""
+    known = rounds.filter(pl.col("episode_id").is_not_null() & pl.col("y").is_not_null())
+    shared = known.filter(pl.len().over("family", "episode_id") > 1)["round_id"]
+    return scattered(np.ones(len(shared), dtype=bool), integers(shared), n)
 
 
 def _rounds(coded: CodedLog, stratum: IntArray) -> pl.DataFrame:
@@ -229,11 +251,13 @@ class _Listed:
         rounds = _rounds(self.coded, self.dense[self.coded.stratum])
         rounds = rounds.with_columns(family=pl.col("family").replace(-1, None))
         cells = pl.DataFrame({"row": self.row, "stratum": self.stratum, "memory_id": self.memory})
+        rounds_away, members_away = absent_rounds(self.coded, self.events.windows)
+        member = np.append(self.events.member, members_away)
         events = pl.DataFrame(
             {
-                "round_id": self.events.round,
-                "memory_id": self.coded.memory[self.events.member],
-                "drawn": self.events.drawn,
+                "round_id": np.append(self.events.round, rounds_away),
+                "memory_id": self.coded.memory[member],
+                "drawn": np.append(self.events.drawn, np.zeros(len(members_away), dtype=bool)),
             }
         )
         return rounds, cells, events, self.placed

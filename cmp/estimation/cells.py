@@ -28,13 +28,15 @@ class Arm:
     missing: FloatArray
     """Rounds without one."""
     weight: FloatArray
-    """Sum of w."""
+    """Sum of w over the rounds with an outcome, as all the sums below but the last are."""
     weight_squares: FloatArray
     """Sum of w squared."""
     total: FloatArray
     """Sum of w d, outcome units."""
     squares: FloatArray
     """Sum of w d squared, outcome units squared."""
+    missing_weight: FloatArray
+    """Sum of w over the rounds without an outcome."""
 
     @property
     def size(self) -> FloatArray:
@@ -62,10 +64,14 @@ class Arm:
         """Return the arm for some cells."""
         return Arm(*(getattr(self, field.name)[rows] for field in fields(self)))
 
+    def at(self, cells: IntArray) -> Arm:
+        """Return the arm for some cells, and one without a round for -1."""
+        return Arm(*(np.where(cells >= 0, getattr(self, field.name)[cells], 0.0) for field in fields(self)))
+
     @classmethod
     def unweighted(cls, n: FloatArray, missing: FloatArray, total: FloatArray, squares: FloatArray) -> Arm:
         """Return an arm in which every round weighs 1."""
-        return cls(n, missing, n, n, total, squares)
+        return cls(n, missing, n, n, total, squares, missing)
 
 
 #: Relative size of what cancellation leaves of a sum of squares that is zero (a few units of 2**-53 a term).
@@ -96,6 +102,8 @@ class Cells:
     """What a difference of the arms' means counts for in the estimate; 1 where it is the estimate."""
     information: FloatArray
     """Sum of pi (1 - pi) over rounds with an outcome: the design's n1 n0 / n; NaN where pi is unknown."""
+    missing_information: FloatArray
+    """The same over rounds without one."""
     place: IntArray
     """Where the stratum stands in time, least first: what looks of a confidence sequence go by."""
 
@@ -116,6 +124,7 @@ class Cells:
                 (arm.squares + 2.0 * offset * arm.total + offset**2 * arm.n) / chance**2
                 for arm, chance in ((exposed, propensity), (control, 1.0 - propensity))
             )
+        spread = propensity * (1.0 - propensity)
         return cls(
             memory,
             offset,
@@ -127,13 +136,14 @@ class Cells:
             np.ones(len(memory)) if strata is None else strata,
             np.full(len(memory), np.nan),
             np.ones(len(memory)),
-            (exposed.n + control.n) * propensity * (1.0 - propensity),
+            (exposed.n + control.n) * spread,
+            (exposed.missing + control.missing) * spread,
             np.arange(len(memory)) if place is None else place,
         )
 
-    def select(self, rows: BoolArray) -> Cells:
+    def select(self, rows: BoolArray | IntArray) -> Cells:
         """Return some of the cells."""
-        if rows.all():
+        if rows.dtype == np.bool_ and rows.all():
             return self
         return self._map(lambda name, part: part if name == "weighted" else _rows_of(part, rows))
 
@@ -145,7 +155,7 @@ class Cells:
         return Cells(**{field.name: change(field.name, getattr(self, field.name)) for field in fields(self)})
 
 
-def _rows_of(part: Arm | FloatArray, rows: BoolArray) -> Any:
+def _rows_of(part: Arm | FloatArray, rows: BoolArray | IntArray) -> Any:
     return part.select(rows) if isinstance(part, Arm) else part[rows]
 
 
@@ -183,6 +193,8 @@ class Outcomes:
     """A constant 0 or 1, or two values: 0 and 1, or both taken within one stratum."""
     kurtosis: FloatArray
     """Fourth standardized moment about the stratum's mean; 3 where outcomes do not vary within strata."""
+    at_most_two: BoolArray
+    """Whether there is no third value: a constant has margins too, which decide nothing."""
 
     def of(self, family: IntArray) -> Outcomes:
         """Return the outcomes of each memory's family."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -71,6 +71,19 @@ class Clusters:
             exposed=self.exposed[mine],
             away=np.zeros(int(mine.sum())),
         )
+
+    def joined(self, other: Clusters) -> Clusters:
+        """Return both's cells, of the same memories: strata of the other are strata of their own."""
+        parts, cells = len(self.part_rounds), len(self.memory)
+        shift = {"stratum": self.n_strata, "part_stratum": self.n_strata, "cell": cells, "part": parts}
+        both = {
+            field.name: np.concatenate(
+                [getattr(self, field.name), getattr(other, field.name) + shift.get(field.name, 0)]
+            )
+            for field in fields(self)
+            if field.name != "shared"
+        }
+        return Clusters(shared=self.shared, **both)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ import polars as pl
 from cmp.estimation.cells import BoolArray
 from cmp.estimation.log_codes import CodedLog
 from cmp.estimation.log_events import events_of
+from cmp.estimation.one_moment import as_of_one_moment
 from cmp.estimation.settled import LogFrames
+from cmp.estimation.spans import absent_rounds
 from cmp.estimation.statistics import coded_log
 from cmp.estimation.sums import FloatArray, IntArray
 
@@ -102,6 +104,7 @@ def log_arrays(
     """
     if strata not in ("block", "query"):
         raise ValueError(f"strata={strata!r} is not supported; use 'block' or 'query'")
+    log = as_of_one_moment(log)
     coded, bars = coded_log(log, metric=metric, by_query=False, within_query=strata == "query")
     chosen, own = _scope_of(coded, scope)
     rounds = np.flatnonzero(own[coded.stratum])
@@ -132,6 +135,8 @@ def log_arrays(
     mine = row[events.round] >= 0
     at = row[events.round[mine]], column[events.member[mine]]
     assigned[at], eligible[at] = events.drawn[mine], events.drawn[mine]
+    gone, member_gone = absent_rounds(coded, events.windows, own[coded.stratum])
+    eligible[row[gone], column[member_gone]] = False
     return LogArrays(
         scope=chosen,
         round_ids=coded.rounds["round_id"].gather(rounds).to_list(),

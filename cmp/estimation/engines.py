@@ -12,9 +12,10 @@ import narwhals.stable.v2 as nw
 import polars as pl
 
 from cmp.errors import MissingExtraError
+from cmp.estimation.one_moment import Tables, as_of_one_moment, at_one_moment
 from cmp.estimation.settled import LogFrames
 from cmp.log.parquet import ParquetLog
-from cmp.log.schema import BLOCKS, EXPOSURES, OUTCOMES, ROSTERS, ROUNDS, TABLES, Table
+from cmp.log.schema import TABLES, Table
 
 __all__ = ["ENGINES", "Engine", "engine_named"]
 
@@ -45,7 +46,7 @@ def engine_named(name: str) -> Iterator[Engine]:
         For another name.
     """
     if name == "polars":
-        yield lambda log: log
+        yield as_of_one_moment
     elif name == "duckdb":
         with tempfile.TemporaryDirectory(prefix="cmp-") as folder, _duckdb() as connection:
             yield _Elsewhere(
@@ -69,9 +70,10 @@ class _Elsewhere:
     def __init__(self, folder: Path, read: Callable[[list[Path]], Any]) -> None:
         self._folder, self._read, self._written = folder, read, 0
 
-    def __call__(self, log: LogFrames) -> _Tables:
-        tables = {table: self._table(log, table) for table in TABLES}
-        return _Tables(tables, getattr(log, "has_unique_rows", False))
+    def __call__(self, log: LogFrames) -> Tables:
+        with at_one_moment(log) as now:
+            tables = {table: self._table(now, table) for table in TABLES}
+        return Tables(tables, getattr(log, "has_unique_rows", False))
 
     def _table(self, log: LogFrames, table: Table) -> Any:
         files = log.files(table) if isinstance(log, ParquetLog) else []
@@ -85,28 +87,6 @@ class _Elsewhere:
         types = {column.name: _TYPES[column.dtype] for column in known if column.dtype in _TYPES}
         kept = [nw.col(name).cast(types[name]) if name in types else nw.col(name) for name in present]
         return nw.to_native(frame.select(*kept))
-
-
-class _Tables:
-    """The five tables of a log on an engine."""
-
-    def __init__(self, tables: dict[Table, Any], has_unique_rows: bool) -> None:
-        self._tables, self.has_unique_rows = tables, has_unique_rows
-
-    def rounds(self) -> Any:
-        return self._tables[ROUNDS]
-
-    def exposures(self) -> Any:
-        return self._tables[EXPOSURES]
-
-    def outcomes(self) -> Any:
-        return self._tables[OUTCOMES]
-
-    def blocks(self) -> Any:
-        return self._tables[BLOCKS]
-
-    def rosters(self) -> Any:
-        return self._tables[ROSTERS]
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def margins_by_episode(
     Returns
     -------
     Margins
-        Of memories whose outcomes take two values.
+        Of memories whose outcomes take two values at most.
     numpy.ndarray
         Shape (M,), strata with an episode in both arms, and episodes of which two rounds have different outcomes: above
         0, the margins mean nothing.
@@ -59,6 +59,6 @@ def margins_by_episode(
     n0 = per_stratum(held) - per_cell(is_lost)
     x0 = per_stratum(held & success) - per_cell(is_lost & success[part])
     torn = per_cell(is_exposed & is_control) + per_stratum(np.isnan(clusters.part_outcome))
-    used = kept & outcomes.two_valued[owner]
+    used = kept & outcomes.at_most_two[owner]
     margins = count_margins(owner[used], x1[used], n1[used], x0[used], n0[used], m)
     return margins, group_sums(owner[kept], torn[kept], m)

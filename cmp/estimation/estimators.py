@@ -10,13 +10,13 @@ from cmp.estimation.cells import BoolArray, Cells
 from cmp.estimation.moments import Moments, sum_strata
 from cmp.estimation.sums import FloatArray, group_sums
 
-__all__ = ["ESTIMATORS", "WEIGHTS", "Contrast", "combine_strata"]
+__all__ = ["ESTIMATORS", "FIXED_COUNT", "WEIGHTS", "Contrast", "combine_strata"]
 
 ESTIMATORS = ("difference", "hajek", "ht")
 WEIGHTS = ("precision", "rounds")
 
 #: |realized share / propensity - 1| up to which a cell has its design's count: the rounding of n_m / L.
-_FIXED_COUNT = 1e-9
+FIXED_COUNT = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,8 @@ def combine_strata(cells: Cells, n_memories: int, *, estimator: str, weights: st
     """
     n1, n0 = cells.exposed.n, cells.control.n
     seen, both = n1 + n0 > 0, (n1 > 0) & (n0 > 0)
-    n_strata = group_sums(cells.memory, cells.strata * seen, n_memories)
+    # against cards a stratum may have eligible outcomes and none in an arm
+    n_strata = group_sums(cells.memory, cells.strata * (seen | (cells.information > 0.0)), n_memories)
     n_both = group_sums(cells.memory, both, n_memories)
     kept = both | (seen & np.isfinite(cells.information)) if estimator == "ht" else both
     used = cells.select(kept)
@@ -142,7 +143,7 @@ def _cell_means(cells: Cells, estimator: str) -> tuple[FloatArray, FloatArray, F
     pi = np.where(np.isnan(cells.propensity), cells.exposed.n / n, cells.propensity)
     over1, over0 = (1.0, 1.0) if cells.weighted else (1.0 / pi, 1.0 / (1.0 - pi))
     reach1, reach0 = cells.exposed.weight * over1 / n, cells.control.weight * over0 / n
-    fixed = (np.abs(reach1 - 1.0) < _FIXED_COUNT) & (np.abs(reach0 - 1.0) < _FIXED_COUNT)
+    fixed = (np.abs(reach1 - 1.0) < FIXED_COUNT) & (np.abs(reach0 - 1.0) < FIXED_COUNT)
     # the weights of an arm need not add up to n: then the offset that was taken off does not cancel
     total1 = np.where(fixed, mean1, cells.exposed.total * over1 / n + cells.offset * (reach1 - 1.0))
     total0 = np.where(fixed, mean0, cells.control.total * over0 / n + cells.offset * (reach0 - 1.0))

@@ -17,9 +17,10 @@ from cmp.estimation.intervals import INTERVALS
 from cmp.estimation.merging import STRATA, merge_short_strata
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.settled import LogFrames
-from cmp.estimation.summary import margins_of_cells
+from cmp.estimation.summary import margins_of_cells, p_values_of_missing
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate
+from cmp.estimation.versions import with_dating_sightings
 
 __all__ = ["utilities"]
 
@@ -58,12 +59,15 @@ def utilities(
         ``group`` (the query itself where none was given); strata are blocks within it. ``"version"``: one row per
         memory and content hash, for memories that are rewritten under one id. Exposures are of the version they
         showed; a control round is of the version in effect in the order of rounds (block, then row), and of none
-        between the last sighting of one version and the first of the next.
+        between the last sighting of one version and the first of the next. The draws that date a rewrite so are
+        left out, or a drift of outcomes would bias: see :class:`cmp.estimation.versions.VersionedLog`.
     estimator
         ``"difference"``, ``"hajek"`` or ``"ht"``; with complete blocks and outcomes they agree. ``"ht"`` is unbiased
         over all draws: a memory that happened to have no exposure has an estimate too, without an interval.
     interval
-        ``"auto"``, ``"newcombe"``, ``"moderated"``, ``"pooled"``, ``"neyman"`` or ``"welch"``.
+        ``"auto"``, ``"newcombe"``, ``"moderated"``, ``"pooled"``, ``"neyman"``, ``"welch"``, ``"randomization"`` (by
+        inverting the test of what other assignments might have been) or ``"sequence"`` (holds at every look, block by
+        block).
     level
         Confidence level.
     reference
@@ -209,6 +213,7 @@ def _check_together(
 ) -> None:
     """Refuse options that do not go together."""
     _check_reference(analysis, by)
+    _check_versions(analysis, by, strata)
     _check_carryover(analysis, by, carryover)
     _check_strata(analysis, strata, carryover)
     _check_engine(engine, by, carryover, window)
@@ -281,7 +286,10 @@ def _table(
         rounds_of=found.rounds_of,
         # blocks that were merged are still what is given how often each drew the memory
         exact=(lambda of: margins_of_cells(blocks, of).p_values()) if merged else None,
+        missing=(lambda: p_values_of_missing(blocks, found.keys.height)) if merged else None,
     )
+    if found.n_dating is not None:
+        frame = with_dating_sightings(frame, found.n_dating)
     return frame.filter(~pl.col("memory_id").str.starts_with(CARD_PREFIX))
 
 
@@ -311,6 +319,21 @@ def _check_reference(analysis: Analysis, by: str) -> None:
             "reference='card' does not go with by='version': cards were drawn in rounds of every version; use "
             "by='memory'"
         )
+
+
+def _check_versions(analysis: Analysis, by: str, strata: str) -> None:
+    """Refuse what weighs by planned propensities, which are not those of what a version's edges leave."""
+    for wrong, why in (
+        (analysis.estimator == "ht", "estimator='ht': which rounds are left depends on the draw"),
+        (
+            strata == "merged",
+            "strata='merged': propensities within a version's rounds are not the planned ones",
+        ),
+    ):
+        if wrong and by == "version":
+            raise ValueError(
+                f"by='version' does not go with {why}; use estimator='difference', strata='block'"
+            )
 
 
 def _check_strata(analysis: Analysis, strata: str, carryover: str) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
-from functools import reduce
-from operator import add
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -19,12 +17,17 @@ from cmp.estimation.cells import Cells
 from cmp.estimation.clusters import Clusters
 from cmp.estimation.engines import Engine, engine_named
 from cmp.estimation.missing import check_range
-from cmp.estimation.settled import LogFrames, collected
+from cmp.estimation.settled import LogFrames, check_metric, collected
 from cmp.estimation.statistics import LogStatistics, statistics_of_log
 from cmp.estimation.table import Analysis
 from cmp.estimation.versions import VersionedLog
 
 __all__ = ["cells_against", "condenses", "has_parts", "statistics_for", "sum_of_parts", "utility_statistics"]
+
+_NO_CARDS = (
+    "this log has no reference cards, so utilities are relative to the pool: serve with "
+    "cmp.wrap(..., reference_cards='auto') first, or pass reference='pool'"
+)
 
 
 def utility_statistics(
@@ -87,28 +90,70 @@ def has_parts(log: LogFrames) -> bool:
 def sum_of_parts(
     log: LogFrames, engine: Engine, by: str, metric: str, analysis: Analysis, window: timedelta | None
 ) -> UtilityStatistics:
-    """Sum a log up, one part after the other."""
+    """Sum a log up, one part after the other.
 
-    def sums() -> Iterator[UtilityStatistics]:
-        for part in _parts(log):
-            frames = engine(part)
-            found = statistics_for(frames, by, metric, analysis, window=window, condense=condenses(analysis))
-            rounds = nw.from_native(frames.rounds()).filter(nw.col("randomized"))
-            named = rounds.select("scope", "block_id", nw.col("episode_id").cast(nw.String)).unique()
-            held = collected(named).to_native()
-            cells, clusters = cells_against(found, analysis.reference)
-            yield UtilityStatistics.of(
-                found,
-                cells,
-                analysis,
-                by=by,
-                metric=metric,
-                blocks=held["block_id"].unique(),
-                episodes=held.select("scope", "episode_id").drop_nulls("episode_id").unique(),
-                clusters=clusters,
-            )
+    A part may lack the metric, or cards, that another has: its rounds have missing outcomes, or no contrast.
+    """
+    parts = _parts(log)
+    is_part = len(parts) > 1
+    if is_part:
+        check_metric(nw.from_native(log.outcomes()), metric)
+        if analysis.reference == "card" and not _has_cards(log):
+            raise ValueError(_NO_CARDS)
+    return _added_up(_sums(engine(part), by, metric, analysis, window, is_part=is_part) for part in parts)
 
-    return reduce(add, sums())
+
+def _sums(
+    frames: LogFrames, by: str, metric: str, analysis: Analysis, window: timedelta | None, *, is_part: bool
+) -> UtilityStatistics:
+    """Sum up a log, or one of its parts."""
+    condense = condenses(analysis)
+    found = statistics_for(frames, by, metric, analysis, window=window, condense=condense, is_part=is_part)
+    rounds = nw.from_native(frames.rounds()).filter(nw.col("randomized"))
+    named = rounds.select("scope", "block_id", nw.col("episode_id").cast(nw.String)).unique()
+    held = collected(named).to_native()
+    cells, clusters = cells_against(found, analysis.reference, is_part=is_part)
+    return UtilityStatistics.of(
+        found,
+        cells,
+        analysis,
+        by=by,
+        metric=metric,
+        blocks=held["block_id"].unique(),
+        episodes=held.select("scope", "episode_id").drop_nulls("episode_id").unique(),
+        clusters=clusters,
+        window=window,
+    )
+
+
+def _added_up(sums: Iterable[UtilityStatistics]) -> UtilityStatistics:
+    """Add sums up in their order, small ones first.
+
+    Adding costs what both hold. So a sum waits until those after it hold half as much: parts that bring keys of their
+    own are added as by a binary counter, parts that share their keys one after the other. What waits at least halves
+    from one to the next: together it is less than twice the first, which is no larger than the result.
+    """
+    waiting: list[UtilityStatistics] = []
+    for each in sums:
+        waiting.append(each)
+        del each  # nobody else is to hold on to it while the next part is read
+        while len(waiting) > 1 and _size(waiting[-2]) < 2 * _size(waiting[-1]):
+            waiting[-2:] = [waiting[-2] + waiting[-1]]
+    while len(waiting) > 1:
+        waiting[-2:] = [waiting[-2] + waiting[-1]]
+    return waiting[0]
+
+
+def _size(sums: UtilityStatistics) -> int:
+    """Return how many rows sums hold."""
+    strata = sum(len(part.memory) for part in (sums.summary.margins, sums.summary.missing))
+    return sums.keys.height + strata + sums.episodes.height + len(sums.blocks)
+
+
+def _has_cards(log: LogFrames) -> bool:
+    """Whether a reference card stands on any roster."""
+    cards = log.rosters().filter(pl.col("memory_id").cast(pl.String).str.starts_with(CARD_PREFIX))
+    return cards.select("memory_id").limit(1).collect().height > 0
 
 
 def condenses(analysis: Analysis) -> bool:
@@ -130,6 +175,7 @@ def statistics_for(
     window: timedelta | None = None,
     within_query: bool = False,
     condense: bool = True,
+    is_part: bool = False,
 ) -> LogStatistics:
     """Return a log's statistics for a table by memory, query or version."""
     source = VersionedLog(log) if by == "version" else log
@@ -141,6 +187,8 @@ def statistics_for(
         condense=condense,
         carryover=carryover,
         window=window,
+        is_part=is_part,
+        tell_cards=analysis.reference == "card",
     )
     extremes = found.outcome_sums.extremes
     if analysis.outcome_range is not None and extremes is not None:
@@ -150,18 +198,20 @@ def statistics_for(
     named = found.keys.select(pl.col("memory_id").alias("unit")).join(
         source.units, on="unit", how="left", maintain_order="left"
     )
-    return replace(found, keys=named.select("scope", "memory_id", "content_hash"))
+    return replace(found, keys=named.select("scope", "memory_id", "content_hash"), n_dating=named["n_dating"])
 
 
-def cells_against(found: LogStatistics, reference: str) -> tuple[Cells, Clusters | None]:
-    """Return the cells of the contrasts with a reference, and their clusters."""
+def cells_against(
+    found: LogStatistics, reference: str, *, is_part: bool = False
+) -> tuple[Cells, Clusters | None]:
+    """Return the cells of the contrasts with a reference, and their clusters.
+
+    A part of a log (``is_part``) has none against cards where these stand in other parts.
+    """
     is_card = found.keys["memory_id"].str.starts_with(CARD_PREFIX).to_numpy()
     if reference == "pool":
         joined = found.cells.joined(found.withholding) if len(found.withholding.memory) else found.cells
         return joined, found.clusters
-    if not is_card.any():
-        raise ValueError(
-            "this log has no reference cards, so utilities are relative to the pool: serve with "
-            "cmp.wrap(..., reference_cards='auto') first, or pass reference='pool'"
-        )
+    if not is_card.any() and not is_part:
+        raise ValueError(_NO_CARDS)
     return against_cards(found, is_card)

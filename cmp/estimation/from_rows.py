@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import polars as pl
 
 from cmp.estimation.cells import Outcomes
-from cmp.estimation.independent_draws import p_values_of_draws
+from cmp.estimation.independent_draws import Draws, missingness_of_draws, p_values_of_draws
 from cmp.estimation.missing import check_range
 from cmp.estimation.outcome_sums import describe_outcomes
-from cmp.estimation.row_cells import CodedRoster, CodedRows, statistics_of_roster, statistics_of_rows
+from cmp.estimation.row_cells import (
+    CodedRoster,
+    CodedRows,
+    RowStatistics,
+    statistics_of_roster,
+    statistics_of_rows,
+)
 from cmp.estimation.row_rounds import clusters_of_rows, draws_of_rows, memory_rounds
 from cmp.estimation.sums import IntArray
 from cmp.estimation.table import Analysis, Utilities
@@ -149,6 +156,7 @@ def utilities_of_rows(
         clusters=None if weighted else clusters_of_rows(coded, found),
         rounds_of=None if weighted else memory_rounds(coded, found),
         exact=lambda of: p_values_of_draws(draws_of_rows(coded, found), of),
+        missing=(lambda: missingness_of_draws(_losses(coded, found), len(family))) if weighted else None,
     )
     return Utilities(frame, analysis, log.metric)
 
@@ -162,6 +170,11 @@ def _check_options(log: RowLog, by: str, reference: str) -> None:
         raise ValueError(
             f"reference={reference!r} is not supported for rows, which do not say what is a card; use 'pool'"
         )
+
+
+def _losses(coded: CodedRows, found: RowStatistics) -> Draws:
+    """Return the rows that are in an arm, each with whether its outcome is missing in place of the outcome."""
+    return draws_of_rows(replace(coded, y=np.isnan(coded.y).astype(np.float64)), found)
 
 
 def _codes(frame: pl.DataFrame) -> IntArray:

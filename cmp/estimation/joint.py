@@ -12,7 +12,7 @@ import polars as pl
 from cmp.estimation.cells import BoolArray
 from cmp.estimation.inputs import read_covariates, read_rounds
 from cmp.estimation.intervals import t_quantile
-from cmp.estimation.sums import FloatArray, IntArray
+from cmp.estimation.sums import FloatArray, IntArray, group_least
 
 __all__ = [
     "JointFit",
@@ -73,7 +73,8 @@ class JointUtilities:
     frame
         polars columns ``scope`` (``"*"``), ``memory_id``, ``n_exposed``, ``n_control``, ``utility``, ``std_error``,
         ``df``, ``ci_low``, ``ci_high`` (null where the memory was never exposed, never 0), ``reliability`` (share of
-        the prior variance that the log takes away), ``state``, ``reference``.
+        the prior variance that the log takes away), ``state``, ``reason`` (why there is no estimate), ``reference``.
+        Outcomes that are constant within strata say nothing of how far to draw effects back: no memory has one then.
     effect_sd, noise_sd
         Standard deviations of effects over memories and of outcomes within, outcome units.
     level
@@ -152,9 +153,11 @@ def joint_utilities(
     x = read_covariates(covariates, len(z))
     known = ~np.isnan(y)
     _, stratum = np.unique(stratum[known], return_inverse=True)
-    z, allowed = z[known], allowed[known]
-    fit = fit_jointly(draws_as_columns(z, allowed), y[known], stratum, x[known])
-    return _tabulate(fit, z & allowed, ~z & allowed, level)
+    shown = draws_as_columns(z[known], allowed[known])
+    fit = fit_jointly(shown, y[known], stratum, x[known])
+    arms = _Arms.of(z & allowed, ~z & allowed, known)
+    has_contrast = np.asarray(centred_within(shown, stratum)[:, : z.shape[1]].any(axis=0))
+    return _tabulate(fit, arms, has_contrast, level)
 
 
 def fit_jointly(
@@ -184,7 +187,8 @@ def fit_jointly(
             f"{covariates.shape[1]} covariates for {len(outcomes)} rounds in {n_strata} strata; give at most one for "
             f"every {ROUNDS_A_COVARIATE} rounds beyond the strata, such as a first principal component"
         )
-    outcomes = centred_within(outcomes, stratum)
+    # less the least first: of a constant nothing is left, not rounding either
+    outcomes = centred_within(outcomes - group_least(stratum, outcomes, n_strata)[stratum], stratum)
     columns, y = _clear_of(basis, centred_within(shown, stratum)), _clear_of(basis, outcomes)
     left, s, right = np.linalg.svd(columns, full_matrices=False)
     kept = s > _RANK * s.max(initial=0.0)
@@ -257,30 +261,69 @@ def _variance_ratio(s: FloatArray, along: FloatArray, rest: float, df: float) ->
     return math.exp(float(minimize_scalar(loss, bounds=_LOG_RATIOS, method="bounded").x))
 
 
-def _tabulate(fit: JointFit, exposed: BoolArray, control: BoolArray, level: float) -> JointUtilities:
+@dataclass(frozen=True, slots=True)
+class _Arms:
+    """Eligible rounds of each arm, with an outcome and without: shape (N,) each."""
+
+    n1: IntArray
+    n0: IntArray
+    missing1: IntArray
+    missing0: IntArray
+
+    @classmethod
+    def of(cls, exposed: BoolArray, control: BoolArray, known: BoolArray) -> _Arms:
+        return cls(*(arm[rows].sum(axis=0) for rows in (known, ~known) for arm in (exposed, control)))
+
+
+def _tabulate(fit: JointFit, arms: _Arms, has_contrast: BoolArray, level: float) -> JointUtilities:
     if not 0.0 < level < 1.0:
         raise ValueError(f"level={level!r} is no probability; give one between 0 and 1, such as 0.95")
-    n = exposed.shape[1]
+    n = len(arms.n1)
     to_pool = (np.eye(n) - 1.0 / n) * (n / (n - 1.0) if n > 1 else 1.0)
     utility = to_pool @ fit.effects[:n]
     prior = (to_pool**2).sum(axis=1)
     taken = ((to_pool @ fit.explained[:n, :n]) * to_pool).sum(axis=1)
     reliability = np.divide(taken, prior, out=np.zeros(n), where=prior > 0.0)
     error = np.sqrt(np.maximum(prior - taken, 0.0) * fit.effect_variance)
-    n1, n0 = exposed.sum(axis=0), control.sum(axis=0)
-    scored = (n1 > 0) & (n0 > 0) & (fit.effect_variance > 0.0)
+    states, reasons = _states(fit, arms, has_contrast)
+    scored = states == "ESTIMATED"
     half = error * t_quantile(np.full(n, float(fit.df)), level)
     columns = {
         "utility": utility, "std_error": error, "df": np.full(n, float(fit.df)),
         "ci_low": utility - half, "ci_high": utility + half, "reliability": reliability,
     }  # fmt: skip
-    states = np.where(n1 == 0, "NEVER_EXPOSED", np.where(n0 == 0, "UNDEREXPOSED", "ESTIMATED"))
     frame = pl.DataFrame(
-        {"scope": ["*"] * n, "memory_id": np.arange(n), "n_exposed": n1, "n_control": n0}
+        {"scope": ["*"] * n, "memory_id": np.arange(n), "n_exposed": arms.n1, "n_control": arms.n0}
         | {name: np.where(scored, values, np.nan) for name, values in columns.items()},
         nan_to_null=True,
-    ).with_columns(state=pl.Series(states.tolist(), dtype=pl.String), reference=pl.lit("pool"))
+    ).with_columns(
+        state=pl.Series(states.tolist(), dtype=pl.String),
+        reason=pl.Series(reasons.tolist(), dtype=pl.String),
+        reference=pl.lit("pool"),
+    )
     return JointUtilities(frame, math.sqrt(fit.effect_variance), math.sqrt(fit.noise_variance), level)
+
+
+def _states(
+    fit: JointFit, arms: _Arms, has_contrast: BoolArray
+) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
+    """Return each memory's state, and why it has no estimate."""
+    n1, n0 = arms.n1, arms.n0
+    rounds = n1 + n0 + arms.missing1 + arms.missing0
+    is_constant = has_contrast & (fit.noise_variance == 0.0)
+    rules = (
+        (rounds == 0, "NEVER_EXPOSED", "no eligible round"),
+        (n1 + n0 == 0, "NO_OUTCOMES", "no outcome in any eligible round"),
+        ((n1 == 0) & (arms.missing1 > 0), "NO_OUTCOMES", "no outcome in any exposed round"),
+        (n1 == 0, "NEVER_EXPOSED", "n1=0"),
+        (n0 == 0, "UNDEREXPOSED", "n0=0"),
+        (np.full(len(n1), fit.effect_variance > 0.0), "ESTIMATED", None),
+        (is_constant, "UNDEREXPOSED", "no variance: outcomes constant"),
+        (~is_constant, "UNDEREXPOSED", "no stratum holds both arms"),
+    )
+    first = np.argmax([rule[0] for rule in rules], axis=0)
+    states, reasons = (np.array([rule[of] for rule in rules], dtype=object)[first] for of in (1, 2))
+    return states, reasons
 
 
 def draws_as_columns(assigned: BoolArray, eligible: BoolArray) -> FloatArray:

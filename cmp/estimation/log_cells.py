@@ -10,6 +10,7 @@ import numpy as np
 
 from cmp.estimation.log_codes import CodedLog
 from cmp.estimation.log_events import Events
+from cmp.estimation.spans import SpanSums
 from cmp.estimation.sums import FloatArray, IntArray, distinct, group_sums, ranges
 from cmp.estimation.terms import Terms
 
@@ -65,19 +66,19 @@ def sum_cells(coded: CodedLog, events: Events, terms: Terms, *, condense: bool) 
     """
     totals = terms.sums(coded.stratum, np.arange(len(coded.y)), len(coded.block))
     stratum_of_event = coded.stratum[events.round]
+    spans = SpanSums.of(coded, events.windows, terms)
     portions = list(_portions(coded))
     if len(portions) > 1:
         order = np.argsort(stratum_of_event, kind="stable")
-        events = Events(*(getattr(events, f.name)[order] for f in fields(events)))
+        events = events.select(order)
         stratum_of_event = stratum_of_event[order]
     parts = []
     for strata in portions:
         if len(portions) > 1:
-            mine = slice(*np.searchsorted(stratum_of_event, [strata[0], strata[-1] + 1]))
-            some = Events(*(getattr(events, f.name)[mine] for f in fields(events)))
+            some = events.select(slice(*np.searchsorted(stratum_of_event, [strata[0], strata[-1] + 1])))
         else:
             some = events
-        cells = _cells_of(coded, strata, some, terms, totals)
+        cells = _cells_of(coded, strata, some, terms, totals, spans)
         parts.append(_condensed(cells, coded) if condense else cells)
     return CellSums.joined(parts)
 
@@ -89,7 +90,12 @@ def _portions(coded: CodedLog) -> Iterator[IntArray]:
 
 
 def _cells_of(
-    coded: CodedLog, strata: IntArray, events: Events, terms: Terms, totals: FloatArray
+    coded: CodedLog,
+    strata: IntArray,
+    events: Events,
+    terms: Terms,
+    totals: FloatArray,
+    spans: SpanSums | None,
 ) -> CellSums:
     block = coded.block[strata]
     sizes = np.diff(coded.first)[block]
@@ -105,11 +111,9 @@ def _cells_of(
     def over(rows: Any) -> FloatArray:
         return terms.sums(cell[rows], events.round[rows], n_cells)
 
-    drawn = events.drawn & ~events.gone
-    whole = totals[:, stratum]
-    if events.gone.any():
-        whole = whole - over(events.gone)
-    barred = over(~events.drawn & ~events.gone)
+    whole, barred = totals[:, stratum], over(~events.drawn)
+    if spans is not None:
+        spans.put(coded, strata, shift, whole, barred)
     return CellSums(
         stratum=stratum,
         memory=coded.memory[member],
@@ -119,9 +123,9 @@ def _cells_of(
         nth=coded.nth[stratum],
         strata=(whole[0] > barred[0]).astype(np.float64),
         offset=terms.offset[stratum],
-        ranked=group_sums(cell, events.ranked & ~events.gone, n_cells),
+        ranked=group_sums(cell, events.ranked, n_cells),
         whole=whole,
-        drawn=over(drawn),
+        drawn=over(events.drawn),
         barred=barred,
     )
 

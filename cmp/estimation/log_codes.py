@@ -42,6 +42,10 @@ class CodedLog:
     """(S,), rounds that the block was planned to have, less those that cannot be of the stratum."""
     nth: IntArray
     """(S,), the block's place in the order of creation."""
+    cards: IntArray
+    """(S,), how many reference cards each round of the stratum drew; -1 where strata are not told apart by that."""
+    base: IntArray
+    """(S,), a code that strata share which nothing but these cards tells apart."""
     first: IntArray
     """(B + 1,), where each block's roster begins; its rows are in the order of ids."""
     block_of_member: IntArray
@@ -144,12 +148,20 @@ def code_log(
         family=integers(codes["family"].cast(pl.Int64).fill_null(-1)),
         length=integers(names["length"]),
         nth=integers(names["nth"]),
+        cards=integers(names["cards"]) if "cards" in strata else np.full(names.height, -1),
+        base=_bases(names, [name for name in strata if name != "cards"]),
         first=np.concatenate([[0], np.cumsum(sizes)]),
         block_of_member=block_of_member,
         memory=memory,
         planned=integers(members["planned"]),
         removed=members["removed_row"].cast(pl.Float64).fill_null(np.inf).to_numpy(),
     )
+
+
+def _bases(names: pl.DataFrame, columns: list[str]) -> IntArray:
+    """Return a code for each run of strata that have the same of these columns, which they are sorted by."""
+    other = [pl.col(name).ne_missing(pl.col(name).shift()) for name in columns]
+    return integers(names.select(pl.any_horizontal(other).cum_sum()).to_series()) - 1
 
 
 def _strata_of(
@@ -163,6 +175,7 @@ def _strata_of(
         idle = blocks.join(seen, on="block", how="anti").with_columns(
             earlier=pl.lit(0, placed["earlier"].dtype if "earlier" in strata else None),
             group=pl.lit(None, pl.String),
+            cards=pl.lit(-1, pl.Int64),
         )
         seen = pl.concat([seen, idle.select(seen.columns)])
     if "earlier" in strata:

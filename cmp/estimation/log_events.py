@@ -1,8 +1,8 @@
-"""What befell memories in a log's rounds: drawn, ranked, withheld, removed."""
+"""What befell memories in a log's rounds: drawn, ranked, withheld."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -12,14 +12,15 @@ from cmp.estimation.cells import BoolArray
 from cmp.estimation.consistency import check_drawn
 from cmp.estimation.log_codes import CodedLog, integers
 from cmp.estimation.settled import LogFrames, collected
-from cmp.estimation.sums import FloatArray, IntArray, ranges
+from cmp.estimation.spans import Windows
+from cmp.estimation.sums import FloatArray, IntArray
 
 __all__ = ["Events", "Withholdings", "events_of", "withholdings_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """One entry a round and member of its block's roster that was drawn in it or is not eligible, E in all."""
+    """One entry a round and member of its block's roster that was drawn in it or barred, E in all."""
 
     round: IntArray
     member: IntArray
@@ -28,8 +29,18 @@ class Events:
     """Whether it was drawn and eligible."""
     ranked: BoolArray
     """Whether it was ranked, so that chance had no say."""
-    gone: BoolArray
-    """Whether it had been removed."""
+    windows: Windows
+    """Where members are eligible at all; entries are of rounds within."""
+
+    def select(self, entries: IntArray | slice) -> Events:
+        """Return some of the entries."""
+        return replace(
+            self,
+            round=self.round[entries],
+            member=self.member[entries],
+            drawn=self.drawn[entries],
+            ranked=self.ranked[entries],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +55,10 @@ class Withholdings:
 
 
 def events_of(log: LogFrames, coded: CodedLog, bars: pl.DataFrame) -> Events:
-    """Read who was drawn, and who was barred: ranked, withheld, elsewhere, or one of ``bars``.
+    """Read who was drawn, and who was barred: ranked, withheld, or one of ``bars``.
 
-    A memory that was ranked as well as drawn is barred. From the row on in which a memory was removed, its rounds are
-    ``gone``, whatever else they say.
+    A memory that was ranked as well as drawn is barred. From the row on in which a memory was removed, its rounds have
+    no entry, whatever they say: they are not listed, but taken off as one run of rows.
 
     Parameters
     ----------
@@ -62,25 +73,26 @@ def events_of(log: LogFrames, coded: CodedLog, bars: pl.DataFrame) -> Events:
         For draws of what has no exposure planned, or from outside a roster.
     """
     is_random, is_card = nw.col("arm") == "random", nw.col("arm") == "card"
-    is_ranked, is_elsewhere = nw.col("arm").is_in(["ranked", "withheld"]), nw.col("arm") == "elsewhere"
+    is_ranked = nw.col("arm").is_in(["ranked", "withheld"])
     rows = (
         nw.from_native(log.exposures())
-        .filter(((is_random | is_card) & nw.col("assigned")) | is_ranked | is_elsewhere)
-        .select("round_id", "memory_id", (~is_random & ~is_card).alias("barred"), is_ranked.alias("ranked"))
+        .filter(((is_random | is_card) & nw.col("assigned")) | is_ranked)
+        .select("round_id", "memory_id", is_ranked.alias("ranked"))
     )
     if not getattr(log, "has_unique_rows", False):
-        rows = rows.group_by("round_id", "memory_id").agg(nw.col("barred").max(), nw.col("ranked").max())
+        rows = rows.group_by("round_id", "memory_id").agg(nw.col("ranked").max())
     named: pl.DataFrame = collected(rows).to_native()
+    barred_by = "ranked"
     if bars.height:
-        also = bars.select("round_id", "memory_id", barred=pl.lit(True), ranked=pl.lit(False))
-        named = (
-            pl.concat([named, also]).group_by("round_id", "memory_id").agg(pl.col("barred", "ranked").max())
-        )
+        barred_by = "barred"
+        also = bars.select("round_id", "memory_id", ranked=pl.lit(False), barred=pl.lit(True))
+        named = pl.concat([named.with_columns(barred="ranked"), also])
+        named = named.group_by("round_id", "memory_id").agg(pl.col("ranked", "barred").max())
     codes = coded.codes_of(named)
     if codes["round"].null_count():  # rounds that were not randomized
         named, codes = (frame.filter(codes["round"].is_not_null()) for frame in (named, codes))
     rounds, memory = integers(codes["round"]), integers(codes["memory"].cast(pl.Int64).fill_null(-1))
-    barred, ranked = codes["barred"].to_numpy(), codes["ranked"].to_numpy()
+    barred, ranked = codes[barred_by].to_numpy(), codes["ranked"].to_numpy()
     member, listed = coded.members(coded.block[coded.stratum[rounds]], memory)
     here = ~listed
     removed = coded.removed[member[listed]]
@@ -92,33 +104,12 @@ def events_of(log: LogFrames, coded: CodedLog, bars: pl.DataFrame) -> Events:
         of_round = coded.rounds.select("block_id")[rounds[chosen]]
         check_drawn(named.select("round_id", "memory_id").filter(chosen).hstack(of_round))
     use = here & listed
-    gone_round, gone_member = _after_removal(coded)
-    is_gone = np.arange(int(use.sum()) + len(gone_round)) >= int(use.sum())
-    nothing = np.zeros(len(gone_round), dtype=bool)
-    return Events(
-        np.append(rounds[use], gone_round),
-        np.append(member[use], gone_member),
-        np.append(~barred[use], nothing),
-        np.append(ranked[use], nothing),
-        is_gone,
-    )
+    return Events(rounds[use], member[use], ~barred[use], ranked[use], _windows_of(log, coded))
 
 
-def _after_removal(coded: CodedLog) -> tuple[IntArray, IntArray]:
-    """List the rounds at or after a member's removal from its block; those of an unknown row among them."""
-    removed = np.flatnonzero(np.isfinite(coded.removed))
-    block = coded.block[coded.stratum]
-    order = np.lexsort((coded.block_row, block))  # NaN is last
-    ends = np.searchsorted(block[order], coded.block_of_member[removed], side="right")
-    begins = np.searchsorted(block[order], coded.block_of_member[removed])
-    n = np.array(
-        [
-            np.count_nonzero(~(coded.block_row[order[start:end]] < row))
-            for start, end, row in zip(begins, ends, coded.removed[removed], strict=True)
-        ],
-        dtype=np.int64,
-    )
-    return order[ranges(ends - n, n)], np.repeat(removed, n)
+def _windows_of(log: LogFrames, coded: CodedLog) -> Windows:
+    named: pl.DataFrame | None = getattr(log, "windows", None)
+    return Windows.none() if named is None else Windows.of(named, coded)
 
 
 def withholdings_of(log: LogFrames, coded: CodedLog, bars: pl.DataFrame) -> Withholdings:

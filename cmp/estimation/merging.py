@@ -58,8 +58,8 @@ def merge_short_strata(found: LogStatistics) -> Cells:
         w = 1.0 / chance
         total = np.where(known, old.total + old.n * shift, 0.0)
         squares = np.where(known, old.squares + 2.0 * shift * old.total + old.n * shift**2, 0.0)
-        weights = w * old.n, w**2 * old.n, w * total, w * squares
-        return Arm(add(old.n), add(old.missing), *map(add, weights))
+        sums = old.n, old.missing, w * old.n, w**2 * old.n, w * total, w * squares, w * old.missing
+        return Arm(*map(add, sums))
 
     first = np.full(len(pairs), np.iinfo(np.int64).max)
     np.minimum.at(first, merged, cells.place)
@@ -76,6 +76,7 @@ def merge_short_strata(found: LogStatistics) -> Cells:
         centre=empty,
         scale=np.ones(len(pairs)),
         information=add(cells.information),
+        missing_information=add(cells.missing_information),
         place=first,
     )
 

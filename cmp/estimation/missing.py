@@ -84,7 +84,9 @@ def differential_missingness(u: Any) -> pl.DataFrame:
     polars.DataFrame
         The key columns, ``share_exposed`` and ``share_control`` missing over all strata, and ``p_value``: the exact
         conditional test (Fisher's; Cochran-Mantel-Haenszel's with several strata) of a drawn round's outcome going
-        missing as readily as another's of its stratum. Null without rounds in both arms.
+        missing as readily as another's of its stratum. Where propensities differ inside a stratum, rounds that are
+        seldom drawn may lose their outcomes more often with no effect of the draw; assignments then count by their
+        probability. Null without rounds in both arms.
 
     Raises
     ------

@@ -77,6 +77,7 @@ class OutcomeSums:
             ~self.between & (is_bit | ((low < high) & self.varies)),
             # what the order of the sums left is cut off
             np.array([float(f"{value:.9g}") for value in kurtosis]),
+            ~self.between,
         )
 
 

@@ -187,7 +187,9 @@ def _weighted(coded: CodedRows, use: BoolArray, place: IntArray, cell: IntArray,
     for z in (drawn, ~drawn):
         seen = z & known
         weighted = weight, weight**2, weight * d, weight * d**2
-        arms.append(Arm(add(seen, 1.0), add(z & ~known, 1.0), *(add(seen, values) for values in weighted)))
+        lost = z & ~known
+        sums = add(seen, 1.0), add(lost, 1.0), *(add(seen, values) for values in weighted), add(lost, weight)
+        arms.append(Arm(*sums))
     stratum = cell // coded.n_memories
     nowhere = np.full(len(cell), np.nan)
     plain = Cells.unweighted(np.arange(len(cell)), offset[stratum], nowhere, arms[0], arms[1], place=stratum)
@@ -196,6 +198,7 @@ def _weighted(coded: CodedRows, use: BoolArray, place: IntArray, cell: IntArray,
         weighted=True,
         second_moment=add(known, (weight * np.nan_to_num(y)) ** 2),
         information=add(known, pi * (1.0 - pi)),
+        missing_information=add(~known, pi * (1.0 - pi)),
     )
 
 

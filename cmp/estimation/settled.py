@@ -10,7 +10,7 @@ import polars as pl
 
 from cmp.errors import ConflictingOutcomeError
 
-__all__ = ["LogFrames", "collected", "last_outcomes", "outcome_lags", "settled_rounds"]
+__all__ = ["LogFrames", "check_metric", "collected", "last_outcomes", "outcome_lags", "settled_rounds"]
 
 
 class LogFrames(Protocol):
@@ -28,15 +28,18 @@ class LogFrames(Protocol):
 
 
 def settled_rounds(
-    log: LogFrames, *, metric: str, by_query: bool, window: timedelta | None = None
+    log: LogFrames, *, metric: str, by_query: bool, window: timedelta | None = None, is_part: bool = False
 ) -> nw.DataFrame[Any]:
-    """Return the randomized rounds with the last revision of their outcome (``y``, null where missing)."""
+    """Return the randomized rounds with the last revision of their outcome (``y``, null where missing).
+
+    A part of a log (``is_part``) need not hold the metric: another part does, and here the outcomes are missing.
+    """
     rounds = nw.from_native(log.rounds()).filter(nw.col("randomized"))
     if by_query:
         rounds = rounds.with_columns(nw.coalesce(nw.col("group"), nw.col("query_hash")).alias("group"))
     chosen = ["round_id", "scope", "block_id", "block_row", "episode_id", *(["group"] if by_query else [])]
     frame = collected(rounds.select(chosen)).join(
-        last_outcomes(log, metric, window), on="round_id", how="left"
+        last_outcomes(log, metric, window, is_part=is_part), on="round_id", how="left"
     )
     if (n := len(frame) - frame["round_id"].n_unique()) > 0:
         twice = frame.filter(frame["round_id"].is_duplicated())["round_id"][0]
@@ -54,7 +57,9 @@ def settled_rounds(
     return frame
 
 
-def last_outcomes(log: LogFrames, metric: str, window: timedelta | None = None) -> nw.DataFrame[Any]:
+def last_outcomes(
+    log: LogFrames, metric: str, window: timedelta | None = None, *, is_part: bool = False
+) -> nw.DataFrame[Any]:
     """Return ``round_id`` and ``y``: the last revision of each round's outcome.
 
     Parameters
@@ -64,6 +69,8 @@ def last_outcomes(log: LogFrames, metric: str, window: timedelta | None = None) 
     window
         How long after a round was asked an outcome counts: revisions recorded later are as if they were not there. One
         that was recorded before its round was asked counts: clocks differ.
+    is_part
+        Whether the log is part of one that was asked for the metric already: :func:`check_metric`.
 
     Raises
     ------
@@ -74,20 +81,25 @@ def last_outcomes(log: LogFrames, metric: str, window: timedelta | None = None) 
         Where the last revision has two values.
     """
     every = nw.from_native(log.outcomes())
-    metrics = collected(every.select("metric").unique())["metric"].to_list()
-    if metrics and metric not in metrics:
-        raise ValueError(
-            f"the log holds no outcome of metric {metric!r}; it has {', '.join(map(repr, sorted(metrics)))}"
-        )
-    if window is not None:
-        every = nw.from_native(_within(log, window))
-    outcomes = collected(every.filter(nw.col("metric") == metric).select("round_id", "value", "revision"))
+    counted = every if window is None else nw.from_native(_within(log, window))
+    outcomes = collected(counted.filter(nw.col("metric") == metric).select("round_id", "value", "revision"))
+    if not len(outcomes) and not is_part:
+        check_metric(every, metric)
     if outcomes["round_id"].n_unique() < len(outcomes):
         outcomes = _last_revisions(outcomes)
     frame = outcomes.select("round_id", nw.col("value").cast(nw.Float64).alias("y"))
     if not frame["y"].is_finite().all():
         raise ValueError("an outcome is NaN or infinite; a missing outcome has no row")
     return frame
+
+
+def check_metric(outcomes: nw.LazyFrame[Any], metric: str) -> None:
+    """Refuse a metric that a log does not hold though it holds others, with a ``ValueError`` that names these."""
+    metrics = collected(outcomes.select("metric").unique())["metric"].to_list()
+    if metrics and metric not in metrics:
+        raise ValueError(
+            f"the log holds no outcome of metric {metric!r}; it has {', '.join(map(repr, sorted(metrics)))}"
+        )
 
 
 def _last_revisions(outcomes: nw.DataFrame[Any]) -> nw.DataFrame[Any]:

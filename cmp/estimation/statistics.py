@@ -14,6 +14,7 @@ import narwhals.stable.v2 as nw
 import polars as pl
 
 from cmp.estimation.assembly import LogStatistics, assemble
+from cmp.estimation.card_strata import with_cards
 from cmp.estimation.carryover import episodes_in_order, rounds_after_exposure
 from cmp.estimation.log_cells import sum_cells
 from cmp.estimation.log_codes import CodedLog, code_log
@@ -33,6 +34,8 @@ def statistics_of_log(
     condense: bool = True,
     window: timedelta | None = None,
     carryover: str = "include",
+    is_part: bool = False,
+    tell_cards: bool = False,
 ) -> LogStatistics:
     """Sum a log up to one row per memory and stratum (block, or block and query).
 
@@ -49,6 +52,10 @@ def statistics_of_log(
     carryover
         ``"exclude"`` leaves out a memory's rounds after an exposure in the same episode. Strata are then the
         rounds of a block that come after as many others of their episode: see :mod:`cmp.estimation.carryover`.
+    is_part
+        Whether another part of the log may hold the metric: then this one may lack it.
+    tell_cards
+        Whether strata are told apart by how many cards a round drew: see :mod:`cmp.estimation.card_strata`.
 
     Raises
     ------
@@ -64,10 +71,17 @@ def statistics_of_log(
         Where the last revision of an outcome has two values.
     """
     coded, bars = coded_log(
-        log, metric=metric, by_query=by_query, within_query=within_query, window=window, carryover=carryover
+        log,
+        metric=metric,
+        by_query=by_query,
+        within_query=within_query,
+        window=window,
+        carryover=carryover,
+        is_part=is_part,
+        tell_cards=tell_cards,
     )
     events = events_of(log, coded, bars)
-    terms = Terms.of(coded.y, coded.stratum, coded.scope)
+    terms = Terms.of(coded.y, coded.stratum, coded.scope, coded.base)
     cells = sum_cells(coded, events, terms, condense=condense)
     withheld = withholdings_of(log, coded, bars)
     return assemble(coded, events, withheld, terms, cells, _contents(log, coded.rounds, _key(by_query)))
@@ -81,12 +95,14 @@ def coded_log(
     within_query: bool = False,
     window: timedelta | None = None,
     carryover: str = "include",
+    is_part: bool = False,
+    tell_cards: bool = False,
 ) -> tuple[CodedLog, pl.DataFrame]:
     """Return a log's rounds and rosters, and ``round_id, memory_id`` of rounds barred by what came before.
 
     Parameters
     ----------
-    log, metric, by_query, within_query, window, carryover
+    log, metric, by_query, within_query, window, carryover, is_part, tell_cards
         As for :func:`statistics_of_log`.
     """
     has_queries = by_query or within_query
@@ -95,11 +111,17 @@ def coded_log(
         "block_id",
         *(["earlier"] if carryover == "exclude" else []),
     ]
-    settled = settled_rounds(log, metric=metric, by_query=has_queries, window=window).to_native()
+    settled = settled_rounds(
+        log, metric=metric, by_query=has_queries, window=window, is_part=is_part
+    ).to_native()
     rounds, bars = _with_turns(log, settled, carryover)
     rosters = nw.from_native(log.rosters()).select("block_id", "memory_id", "planned", "removed_row")
     members = collected(rosters).to_native()
-    return code_log(rounds, _blocks_in_time(log), members, strata, _key(by_query)), bars
+    blocks = _blocks_in_time(log)
+    if tell_cards:
+        rounds = with_cards(log, rounds, blocks, members, strata)
+        strata.append("cards")
+    return code_log(rounds, blocks, members, strata, _key(by_query)), bars
 
 
 def _key(by_query: bool) -> list[str]:

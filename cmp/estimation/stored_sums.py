@@ -30,7 +30,7 @@ __all__ = [
     "unpacked",
 ]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 Frames: TypeAlias = Mapping[str, pl.DataFrame]
 
@@ -59,7 +59,10 @@ def unpacked(content: bytes) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         meta = json.loads(archive.read("meta.json"))
         if meta.get("format") != FORMAT:
-            raise ValueError(f"format {meta.get('format')!r}; this version knows format {FORMAT}")
+            raise ValueError(
+                f"these sums are of format {meta.get('format')!r}, and this version reads format {FORMAT}: make them "
+                "anew from the log with cmp.utility_statistics, or read them with the version that wrote them"
+            )
         frames = {
             name.removesuffix(".arrow"): pl.read_ipc(io.BytesIO(archive.read(name)))
             for name in archive.namelist()

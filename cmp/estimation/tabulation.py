@@ -49,6 +49,7 @@ def tabulate(
     content_changed: BoolArray | None = None,
     rounds_of: Callable[[int], MemoryRounds] | None = None,
     exact: Callable[[Outcomes], FloatArray] | None = None,
+    missing: Callable[[], FloatArray] | None = None,
 ) -> pl.DataFrame:
     """Map statistics per (memory, stratum) to the table of utilities.
 
@@ -72,6 +73,8 @@ def tabulate(
         Returns the rounds of a row of the table; needed by ``interval="randomization"`` alone.
     exact
         Returns exact p-values of two-valued outcomes, NaN where there is none, if propensities differ inside strata.
+    missing
+        Returns p-values of both arms' outcomes going missing as readily, likewise.
 
     Raises
     ------
@@ -80,14 +83,18 @@ def tabulate(
     """
     m = len(family)
     contrast = combine_strata(cells, m, estimator=analysis.estimator, weights=analysis.weights)
-    summary = summarize(cells, contrast, tallies, outcomes, weights=analysis.weights)
+    asked = {"estimator": analysis.estimator, "weights": analysis.weights}
+    summary = summarize(cells, contrast, tallies, outcomes, **asked)
     interval, p = _intervals(contrast, summary, outcomes, family, analysis, rounds_of, exact)
     unknown = np.zeros(m, dtype=bool) if clustered is None else clustered & np.isfinite(contrast.utility)
     interval, p = interval.without(unknown), np.where(unknown, np.nan, p)
     if clusters is not None:
         sums = sum_clusters(clusters, contrast, outcomes, summary)
         interval, p, unknown = _clustered(summary, sums, interval, p, outcomes, family, analysis)
-    return _table(keys, summary, interval, p, unknown, analysis, content_changed)
+    table = _table(keys, summary, interval, p, unknown, analysis, content_changed)
+    return (
+        table if missing is None else table.with_columns(pl.Series("p_missing", missing(), nan_to_null=True))
+    )
 
 
 def tabulate_summary(
@@ -139,7 +146,7 @@ def _table(
     content_changed: BoolArray | None,
 ) -> pl.DataFrame:
     sums, counts, m = summary.moments, summary.counts, len(p)
-    state, reason = _states(summary, interval, _NO_LIMITS.get(analysis.interval, _NO_VARIANCE))
+    state, reason = _states(summary, interval, analysis)
     if analysis.estimator == "ht":
         _say_complete_cases(reason, summary)
     reason[unknown] = _SHARED
@@ -270,11 +277,13 @@ def _p_values(
 
 
 def _states(
-    summary: Summary, interval: Interval, no_limits: str
+    summary: Summary, interval: Interval, analysis: Analysis
 ) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
     sums, counts, tallies = summary.moments, summary.counts, summary.tallies
     rounds = counts.n_exposed + counts.n_control + counts.n_missing_exposed + counts.n_missing_control
+    no_limits = _NO_LIMITS.get(analysis.interval, _NO_VARIANCE)
     rules = (
+        *(_without_cards(summary, rounds == 0) if analysis.reference == "card" else ()),
         *_without_rounds(rounds == 0, tallies),
         *_with_rounds(counts, tallies),
         (sums.rounds1 == 0, "UNDEREXPOSED", "no stratum holds both arms"),
@@ -290,6 +299,24 @@ def _states(
     by_prior = np.isfinite(interval.std_error) & (states[index] == "UNDEREXPOSED")
     reason[by_prior] = reason[by_prior] + ": variance from the other memories' prior"
     return states[index], reason
+
+
+def _without_cards(summary: Summary, no_rounds: BoolArray) -> tuple[_Rule, ...]:
+    """What is said of memories that were eligible where no card was drawn: rounds that are in no arm."""
+    counts, had_rounds = summary.counts, summary.moments.n_strata > 0
+    no_control = counts.n_control + counts.n_missing_control == 0
+    return (
+        (
+            no_rounds & had_rounds,
+            "NEVER_EXPOSED",
+            "n1=0, and no card was drawn in a round it was eligible in",
+        ),
+        (
+            (counts.n_exposed > 0) & no_control,
+            "UNDEREXPOSED",
+            "n0=0: no card was drawn in a round it was eligible in",
+        ),
+    )
 
 
 def _ranked_elsewhere(tallies: Tallies) -> BoolArray:

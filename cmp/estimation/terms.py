@@ -36,7 +36,7 @@ class Terms:
     """How many of the columns are of rounds with an outcome, rounds without, outcomes, and squares."""
 
     @classmethod
-    def of(cls, y: FloatArray, stratum: IntArray, scope: IntArray) -> Terms:
+    def of(cls, y: FloatArray, stratum: IntArray, scope: IntArray, base: IntArray | None = None) -> Terms:
         """Split rounds up.
 
         Parameters
@@ -45,6 +45,8 @@ class Terms:
             Shape (T,): outcomes, NaN where missing, and codes of strata.
         scope
             Shape (S,), the scope of each stratum.
+        base
+            Shape (S,), codes from 0 on: strata of the same code have the same taken off; None for each its own.
 
         Examples
         --------
@@ -55,7 +57,8 @@ class Terms:
         (2.0, 1.0, 2.0, 4.0)
         """
         known = ~np.isnan(y)
-        offset = least_outcomes(y, stratum, len(scope))
+        base = np.arange(len(scope)) if base is None else base
+        offset = least_outcomes(y, base[stratum], len(scope))[base]
         d = np.where(known, y - offset[stratum], 0.0)
         limbs = [split_by_scope(values, scope[stratum], len(y)) for values in (d, d**2)]
         columns = [known.astype(np.float64), (~known).astype(np.float64), *limbs[0], *limbs[1]]

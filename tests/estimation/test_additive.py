@@ -5,6 +5,11 @@ from __future__ import annotations
 import copy
 import io
 import zipfile
+from dataclasses import fields
+from datetime import timedelta
+from functools import reduce
+from itertools import permutations
+from operator import add
 
 import numpy as np
 import polars as pl
@@ -119,6 +124,62 @@ def test_a_block_in_both_and_different_questions_are_refused(tmp_path):
         sums.utilities(level=95)
     with pytest.raises(ValueError, match="lists rounds or blocks"):
         sums.utilities(interval="randomization")
+
+
+def test_sums_of_different_windows_are_refused_and_a_window_survives_being_sent(tmp_path):
+    log = served(tmp_path, "binary", scopes=("s",), rounds=40)
+    (tmp_path / "other").mkdir()
+    other = served(tmp_path / "other", "binary", scopes=("t",), rounds=40)
+    short, long = timedelta(microseconds=1), timedelta(days=36_500, microseconds=7)
+    sums = {window: cmp.utility_statistics(log, window=window) for window in (None, short, long)}
+    for window, part in sums.items():
+        sent = UtilityStatistics.from_bytes(part.to_bytes())
+        assert sent.window == window
+        for another in {None, short, long} - {window}:
+            with pytest.raises(ValueError, match=r"different questions: .*window"):
+                sent + cmp.utility_statistics(other, window=another)
+        both = sent + cmp.utility_statistics(other, window=window)
+        assert both.window == window
+        assert_same(both.utilities(), (cmp.utility_statistics(other, window=window) + part).utilities())
+
+
+@pytest.mark.parametrize("values", [(-1.0, 1.0), (0.0, 1.0), (3.0, 5.0)])
+@pytest.mark.parametrize("by", ["memory", "query"])
+@pytest.mark.parametrize("episode", [None, lambda number: f"e{number // 2}"])
+def test_where_parts_are_cut_changes_no_exact_p_value(tmp_path, values, by, episode):
+    """Successes are rare: in most parts outcomes are constant, in some, of what is elsewhere a success."""
+    store, rng = Store({"s": documents(9)}, ["m1", "m2", "m3"]), np.random.default_rng(1)
+    with wrapped(tmp_path, store, random_slots=2, slots=4) as memory:
+        for number in range(120):
+            context = memory.retrieve(
+                f"q{number % 3}", scope="s", group=f"q{number % 3}", episode_id=episode and episode(number)
+            )
+            success = 90 <= number < 100 or rng.random() < 0.08
+            memory.record(context.round_id, values[int(success)])
+    log = memory.log
+    whole, sums, cut = cmp.utilities(log, by=by).frame, cmp.utility_statistics(log, by=by), []
+    assert (whole["p_value"] < 1).any()
+    for rounds in (10, 20, 50):
+        parts = cmp.open_log(log.export(tmp_path / f"{rounds}", rounds_per_part=rounds))
+        cut.append(len(parts.parts()))
+        assert cmp.utilities(parts, by=by).frame["p_value"].to_list() == whole["p_value"].to_list()
+        summed = cmp.utility_statistics(parts, by=by).summary
+        assert summed.has_margins.all()
+        for field in fields(summed.margins):
+            one, two = (getattr(of.margins, field.name) for of in (summed, sums.summary))
+            np.testing.assert_array_equal(one, two, field.name)
+    assert len(set(cut)) == 3 or episode is not None
+
+
+def test_a_third_value_in_another_part_ends_exactness_there_and_in_the_whole_alike(tmp_path):
+    store, rng = Store({"s": documents(9)}, ["m1"]), np.random.default_rng(4)
+    with wrapped(tmp_path, store, random_slots=2, slots=4) as memory:
+        for number in range(120):
+            value = 2.0 if number == 100 else float(rng.random() < 0.3)
+            memory.record(memory.retrieve("q", scope="s").round_id, value)
+    parts = cmp.open_log(memory.log.export(tmp_path / "parts", rounds_per_part=20))
+    assert not cmp.utility_statistics(parts).summary.has_margins.any()
+    assert_same(cmp.utilities(parts), cmp.utilities(memory.log))
 
 
 #: Episodes of three rounds, that run through the ends of blocks too, and now and then a round on its own.
@@ -241,6 +302,26 @@ def test_names_of_episodes_may_be_numbers_or_none():
     assert (sums[0] + cmp.utility_statistics(Numbered(two.rows))).torn.any()
 
 
+def test_logs_of_one_scope_may_come_in_any_order_though_only_one_brings_a_memory():
+    log = random_log(3)
+    one, two, other = (blocks_of(log, part) for part in (("b0", "b2"), ("b1",), ("b1",)))
+    other = copy.deepcopy(other)
+    for table in other.rows.values():
+        for entry in table:
+            named = {
+                name: f"x{entry[name]}" for name in ("block_id", "round_id", "memory_id") if name in entry
+            }
+            entry.update(named)
+            if "episode_id" in entry:
+                entry["episode_id"] = None
+    sums = [cmp.utility_statistics(part) for part in (one, two, other)]
+    assert sums[2].utilities().frame["ci_low"].null_count() == 0
+    whole = reduce(add, sums).utilities().frame
+    assert whole["ci_low"].null_count() == whole.height
+    for order in permutations(sums):
+        assert_tables_close(reduce(add, order).utilities().frame, whole, ROUNDING)
+
+
 def test_episodes_with_rounds_in_both_logs_leave_no_interval_in_their_scope():
     log = random_log(3)
     one, two = (cmp.utility_statistics(blocks_of(log, part)) for part in (("b0", "b2"), ("b1",)))
@@ -299,7 +380,7 @@ def zipped(meta):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"not a zip", b"PK\x05\x06" + bytes(18), zipped("[]"), zipped("not JSON"), zipped('{"format": 1}')],
+    [b"", b"not a zip", b"PK\x05\x06" + bytes(18), zipped("[]"), zipped("not JSON"), zipped('{"format": 2}')],
     ids=[
         "nothing",
         "text",
@@ -312,3 +393,8 @@ def zipped(meta):
 def test_bytes_that_are_no_sums_are_refused(content):
     with pytest.raises(ValueError, match="no sums of utilities"):
         UtilityStatistics.from_bytes(content)
+
+
+def test_sums_of_an_earlier_format_are_refused_with_what_to_do():
+    with pytest.raises(ValueError, match=r"of format 1, and this version reads format 2: make them anew"):
+        UtilityStatistics.from_bytes(zipped('{"format": 1}'))

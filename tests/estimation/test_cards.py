@@ -110,7 +110,7 @@ def test_intervals_against_cards_cover(kind, spread):
     assert covered.min() >= 0.86
 
 
-def test_a_last_stratum_whose_card_was_never_drawn_is_left_out_and_changes_nothing():
+def test_a_last_stratum_whose_card_was_never_drawn_is_counted_as_empty_and_changes_nothing():
     card = f"{CARD_PREFIX}1"
     log = HandMadeLog()
     for block, drawn in (("b0", ["m0", card, "m0", card, "m1", "m1"]), ("b1", ["m0", "m1", "m0", "m1"])):
@@ -123,9 +123,11 @@ def test_a_last_stratum_whose_card_was_never_drawn_is_left_out_and_changes_nothi
     first = HandMadeLog({name: [dict(row) for row in rows] for name, rows in log.rows.items()})
     for name in ("rounds", "blocks", "rosters"):
         first.rows[name] = [row for row in first.rows[name] if row["block_id"] == "b0"]
-    columns = ["memory_id", "utility", "n_exposed"]
-    both, one = (utilities(each, reference="card").frame.select(columns) for each in (log, first))
-    assert both.rows() == one.rows()
+    both, one = (utilities(each, reference="card").frame for each in (log, first))
+    columns = ["memory_id", "utility", "n_control"]
+    assert both.select(columns).rows() == one.select(columns).rows()
+    assert (both["n_exposed"] - one["n_exposed"]).to_list() == [2, 2]
+    assert (both["n_strata_empty"] - one["n_strata_empty"]).to_list() == [1, 1]
 
 
 def test_a_card_that_was_never_drawn_spoils_nothing_for_the_other_of_its_stratum():

@@ -147,6 +147,8 @@ def test_episodes_of_one_round_change_no_bit(binary):
 @pytest.mark.parametrize("seed", range(4))
 def test_against_cards_the_other_arm_is_the_rounds_exposed_to_a_card(seed):
     log, cards = random_log(seed), {"m3": f"{CARD_PREFIX}1", "m4": f"{CARD_PREFIX}2"}
+    for entry in log.rows["rosters"]:
+        entry["removed_row"] = None  # so that every block is a whole table
     for entry in log.rows["exposures"] + log.rows["rosters"]:
         if entry["memory_id"] in cards and entry.get("arm") != "ranked":
             entry["memory_id"] = cards[entry["memory_id"]]

@@ -35,8 +35,16 @@ def tenant(scope: str, kind: str, seed: int) -> HandMadeLog:
     return log
 
 
-@pytest.mark.parametrize("by", ["memory", "query", "version"])
-@pytest.mark.parametrize("estimator", ["difference", "ht"])
+@pytest.mark.parametrize(
+    ("by", "estimator"),
+    [
+        ("memory", "difference"),
+        ("query", "difference"),
+        ("version", "difference"),
+        ("memory", "ht"),
+        ("query", "ht"),
+    ],
+)
 def test_merging_the_logs_of_tenants_changes_no_number_but_q_values(by, estimator):
     logs = [tenant(f"s{i}", kind, i) for i, kind in enumerate(KINDS)]
     merged = HandMadeLog({t: [row for log in logs for row in log.rows[t]] for t in logs[0].rows})

@@ -21,7 +21,7 @@ def listed(pi, y, drawn, stratum=None) -> Draws:
 
 
 def of_bits(m: int = 1) -> Outcomes:
-    return Outcomes(np.zeros(m), np.ones(m), np.ones(m, dtype=bool), np.full(m, 3.0))
+    return Outcomes(np.zeros(m), np.ones(m), np.ones(m, dtype=bool), np.full(m, 3.0), np.ones(m, dtype=bool))
 
 
 def by_enumeration(pi, y, drawn, stratum) -> float:
@@ -37,8 +37,10 @@ def by_enumeration(pi, y, drawn, stratum) -> float:
     return sum(mass for mass in masses.values() if mass <= own * (1 + 1e-7)) / sum(masses.values())
 
 
+@pytest.mark.parametrize("short", [0, 64])
 @pytest.mark.parametrize("seed", range(12))
-def test_p_values_are_those_of_every_assignment_with_as_many_draws(seed):
+def test_p_values_are_those_of_every_assignment_with_as_many_draws(seed, short, monkeypatch):
+    monkeypatch.setattr("cmp.estimation.independent_draws._SHORT", short)
     rng = np.random.default_rng(seed)
     t = 11
     stratum = rng.integers(0, 1 + seed % 3, t)
@@ -77,7 +79,9 @@ def test_with_one_propensity_it_is_the_conditional_test_whatever_the_propensity(
 def test_what_is_not_two_valued_or_has_one_arm_only_has_none():
     y, drawn = np.array([0.0, 1.0, 1.0]), np.array([True, False, True])
     pi = np.full(3, 0.5)
-    counts = Outcomes(np.zeros(1), np.ones(1), np.zeros(1, dtype=bool), np.full(1, 3.0))
+    counts = Outcomes(
+        np.zeros(1), np.ones(1), np.zeros(1, dtype=bool), np.full(1, 3.0), np.zeros(1, dtype=bool)
+    )
     assert np.isnan(p_values_of_draws(listed(pi, y, drawn), counts)).all()
     assert np.isnan(p_values_of_draws(listed(pi, y, drawn | True), of_bits())).all()
 
@@ -86,7 +90,9 @@ def test_two_values_need_not_be_0_and_1():
     rng = np.random.default_rng(8)
     pi, y = rng.uniform(0.1, 0.5, 80), (rng.random(80) < 0.3) * 1.0
     drawn = rng.random(80) < pi
-    other = Outcomes(np.full(1, -3.0), np.full(1, 4.0), np.ones(1, dtype=bool), np.full(1, 3.0))
+    other = Outcomes(
+        np.full(1, -3.0), np.full(1, 4.0), np.ones(1, dtype=bool), np.full(1, 3.0), np.ones(1, dtype=bool)
+    )
     plain, scaled = (
         p_values_of_draws(listed(pi, values, drawn), of)[0]
         for values, of in ((y, of_bits()), (7 * y - 3, other))

@@ -33,19 +33,19 @@ V2 = [("v2", 0.0), (None, 0.0), ("v2", 0.0), (None, 1.0), ("v2", 1.0), (None, 1.
 def test_each_version_has_its_own_utility_and_the_pooled_row_keeps_its_flag(per_block):
     log = history(*V1, *V2, per_block=per_block)
     got = versions(log, "utility", "n_exposed", "n_control", "content_changed")
-    assert got == [("v1", 0.25, 4, 4, False), ("v2", -0.25, 4, 4, False)]
+    assert got == [("v1", 0.5, 3, 4, False), ("v2", pytest.approx(-1 / 6), 3, 4, False)]
     pooled = utilities(log).frame.filter(pl.col("memory_id") == "m").row(0, named=True)
     assert (pooled["utility"], pooled["content_changed"]) == (0.0, True)
 
 
 def test_controls_between_two_versions_are_of_neither():
     log = history(("v1", 1.0), (None, 0.0), ("v1", 1.0), (None, 5.0), (None, 5.0), ("v2", 2.0), (None, 1.0))
-    assert versions(log, "n_exposed", "n_control", "mean_control") == [("v1", 2, 1, 0.0), ("v2", 1, 1, 1.0)]
+    assert versions(log, "n_exposed", "n_control", "mean_control") == [("v1", 1, 1, 0.0), ("v2", 0, 1, None)]
 
 
 def test_a_version_that_comes_back_counts_from_its_sightings_again():
     log = history(("v1", 1.0), (None, 0.0), ("v1", 1.0), ("v2", 2.0), ("v1", 1.0), (None, 4.0))
-    assert versions(log, "n_exposed", "n_control", "mean_control") == [("v1", 3, 2, 2.0), ("v2", 1, 0, None)]
+    assert versions(log, "n_exposed", "n_control", "mean_control") == [("v1", 1, 2, 2.0), ("v2", 0, 0, None)]
 
 
 def test_a_version_without_controls_is_not_called_ranked():
@@ -75,7 +75,7 @@ def test_an_exposure_without_a_hash_is_of_the_version_in_effect():
     log = history(*V1, *V2)
     log.rows["exposures"][3]["content_hash"] = None
     log.rows["exposures"][3]["delivered"] = False
-    assert versions(log, "utility") == [("v1", 0.25), ("v2", -0.25)]
+    assert versions(log, "utility", "n_exposed") == [("v1", 0.5, 3), ("v2", pytest.approx(-1 / 6), 3)]
 
 
 def test_equal_ids_and_hashes_of_two_scopes_are_apart():
@@ -89,7 +89,7 @@ def test_equal_ids_and_hashes_of_two_scopes_are_apart():
     merged = HandMadeLog({t: log.rows[t] + other.rows[t] for t in log.rows})
     frame = utilities(merged, by="version").frame.filter(pl.col("memory_id") == "m")
     assert frame.select("scope", "content_hash", "n_exposed").rows() == [
-        ("s", "v1", 4),
-        ("s", "v2", 4),
+        ("s", "v1", 3),
+        ("s", "v2", 3),
         ("ts", "v2", 2),
     ]
