@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from cmp.design.cards import CARD_PREFIX
 from cmp.estimation.exact_tests import conditional_p_values, two_sided
 from cmp.evaluation.evidence import Evidence, Verdict, least_p, named
+from cmp.evaluation.row_checks import verdict_on_positivity
 from cmp.log.validation import TOLERANCE
 
 __all__ = [
@@ -337,7 +339,8 @@ def check_positivity(found: Evidence) -> Verdict:
     counted = ranked.group_by("block_id", "memory_id").agg(
         ranked=pl.len(), withheld=(pl.col("arm") == "withheld").any()
     )
-    cells = found.plan.join(rounds, on="block_id").join(counted, on=["block_id", "memory_id"], how="left")
+    plan = found.plan.filter(~pl.col("memory_id").str.starts_with(CARD_PREFIX))
+    cells = plan.join(rounds, on="block_id").join(counted, on=["block_id", "memory_id"], how="left")
     open_ = (pl.col("planned") > 0) & (pl.col("planned") < pl.col("length"))
     memories = (
         cells.group_by("scope", "memory_id")
@@ -352,25 +355,16 @@ def check_positivity(found: Evidence) -> Verdict:
         return Verdict.untestable(check, "no round was randomized", "Serve with random slots")
     always = memories.filter(pl.col("planned") & ~pl.col("free") & ~pl.col("withheld"))
     never = memories.filter(~pl.col("planned") & ~pl.col("withheld"))
-    out = always.height + never.height
-    if not out:
-        return Verdict(
-            check, f"all {memories.height} memories have rounds with and without them", n=memories.height,
-            figure=0.0, expected=0.0, failed=False,
-        )  # fmt: skip
     parts = [
         f"{frame.height} {what} ({named(frame.select('memory_id'))})"
         for frame, what in ((always, "are ranked in every round"), (never, "have a propensity of 0 or 1"))
         if frame.height
     ]
-    return Verdict(
-        check,
-        f"of {memories.height} memories {' and '.join(parts)}: these have no contrast, the others do",
+    return verdict_on_positivity(
+        f"of {memories.height} memories {' and '.join(parts or ['all might have been shown or not'])}",
+        memories.height, always.height + never.height,
         "For what is always ranked serve with withhold=1; for the others go on to the next blocks, or lengthen blocks",
-        figure=out / memories.height,
-        expected=0.0,
-        n=memories.height,
-    )
+    )  # fmt: skip
 
 
 def _coded(cells: pl.DataFrame) -> tuple[pl.DataFrame, npt.NDArray[np.int64]]:

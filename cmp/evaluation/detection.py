@@ -149,7 +149,8 @@ def mean_power(arms: Arms, effect: float, sd: float, df: float, alpha: float) ->
         critical = float(norm.isf(alpha / 2))
         return float(norm.cdf(shift - critical) + norm.cdf(-shift - critical))
     critical = float(t.isf(alpha / 2, df))
-    return float(nct.sf(critical, df, shift) + nct.cdf(-critical, df, shift))
+    below = -abs(shift)  # by symmetry the same; far above, scipy's noncentral t is NaN
+    return float(nct.cdf(-critical, df, below) + nct.sf(critical, df, below))
 
 
 def mean_half_width(arms: Arms, sd: float, df: float, level: float) -> float:

@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from cmp.estimation.one_moment import at_one_moment
 from cmp.estimation.settled import LogFrames
+from cmp.log.losses import Losses
 
 __all__ = ["ALL", "Evidence", "MissingColumnError", "Verdict", "least_p", "named"]
 
@@ -74,9 +76,16 @@ class Evidence:
 
     @classmethod
     def of(cls, log: LogFrames, metric: str) -> Evidence:
-        """Read a log."""
-        tables = (log.rounds(), log.exposures(), log.outcomes(), log.blocks(), log.rosters())
-        return cls(log, metric, *(table.collect() for table in tables))
+        """Read a log as of one moment."""
+        with at_one_moment(log) as now:
+            tables = (now.rounds, now.exposures, now.outcomes, now.blocks, now.rosters)
+            return cls(log, metric, *(table().collect() for table in tables))
+
+    @property
+    def losses(self) -> Losses:
+        """What was lost or set aside before there were tables."""
+        found = getattr(self.log, "losses", None)
+        return found if isinstance(found, Losses) else Losses()
 
     @cached_property
     def tables(self) -> LogFrames:

@@ -169,12 +169,19 @@ def read_qrels(source: str | PathLike[str] | pl.DataFrame) -> Qrels:
 def _row(line: str, number: int, name: str) -> tuple[str, str, int]:
     try:
         query, _, memory, relevance = line.split("\t") if line.count("\t") == 3 else line.split()
-        return canonical_id(query, "the query"), canonical_id(memory), int(relevance)
+        return canonical_id(query, "the query"), canonical_id(memory), _whole(relevance)
     except ValueError:
         raise DatasetError(
             f"line {number} of {name} is {line!r}; a qrels line is 'query_id 0 memory_id relevance', where the "
-            "relevance is a whole number and no id is empty"
+            "relevance is a whole number (of 64 bits) and no id is empty"
         ) from None
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(text)
+    return number
 
 
 def _from_frame(given: pl.DataFrame, source: str) -> Qrels:

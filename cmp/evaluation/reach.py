@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from cmp.estimation.one_moment import at_one_moment
 from cmp.evaluation.qrels import Qrels, read_qrels
 from cmp.evaluation.readings import Reading, read_log, read_retriever
 from cmp.protocols import MemoryBackend
@@ -168,7 +169,8 @@ def support(
         )
     if cutoff is not None:
         raise ValueError("a log holds what each round ranked, and no further: leave cutoff out")
-    return _report(read_log(source, queries, labels), None)
+    with at_one_moment(source) as now:
+        return _report(read_log(now, queries, labels), None)
 
 
 def _labels(qrels: Any) -> pl.DataFrame:

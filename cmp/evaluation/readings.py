@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from cmp.design.cards import CARD_PREFIX
 from cmp.errors import GranularityError
+from cmp.estimation.settled import LogFrames
 from cmp.evaluation.placing import place_labels
 from cmp.protocols import EVERYTHING, MemoryBackend, Scope
-
-if TYPE_CHECKING:
-    from cmp.log.reading import Log
 
 __all__ = ["Reading", "read_log", "read_retriever", "scope_of", "top_ids"]
 
@@ -91,7 +90,7 @@ def read_retriever(
     )
 
 
-def read_log(log: Log, queries: pl.DataFrame | None, labels: pl.DataFrame | None) -> Reading:
+def read_log(log: LogFrames, queries: pl.DataFrame | None, labels: pl.DataFrame | None) -> Reading:
     """Read what the ranker returned, withheld results included, in any round of each query."""
     name = pl.coalesce("group", "query_hash").alias("query_id")
     rounds = log.rounds().select("round_id", "scope", name).collect()
@@ -115,13 +114,8 @@ def read_log(log: Log, queries: pl.DataFrame | None, labels: pl.DataFrame | None
         .join(log.blocks().select("block_id", "scope"), on="block_id")
     )
     key = ["scope", "memory_id"]
-    cards = shown.filter(pl.col("arm") == "card").select(key).unique()
-    pool = (
-        pl.concat([planned.select(key).collect(), ranked.select(key)])
-        .join(cards, on=key, how="anti")
-        .unique()
-    )
-    pool = pool.sort(key)
+    is_card = pl.col("memory_id").str.starts_with(CARD_PREFIX)  # drawn yet or not
+    pool = pl.concat([planned.select(key).collect(), ranked.select(key)]).filter(~is_card).unique().sort(key)
     pairs, strays, unasked = _match(labels, asked, pool)
     return Reading(
         queries=asked,

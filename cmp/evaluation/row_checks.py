@@ -7,9 +7,9 @@ import numpy.typing as npt
 import polars as pl
 
 from cmp.estimation.from_rows import RowLog, utilities_of_rows
-from cmp.evaluation.evidence import Verdict, least_p
+from cmp.evaluation.evidence import Verdict, least_p, named
 
-__all__ = ["count_p_values", "verdicts_of_rows"]
+__all__ = ["count_p_values", "verdict_on_positivity", "verdicts_of_rows"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -159,14 +159,41 @@ def _positivity(log: RowLog, counts: pl.DataFrame) -> Verdict:
         every = pl.concat([every, log.roster.select("scope", "memory")]).unique()
     bare = every.join(counts, on=["scope", "memory"], how="anti").sort("scope", "memory")
     certain = int(log.per_memory.filter(pl.col("eligible") & pl.col("propensity").is_in([0.0, 1.0])).height)
-    detail = f"{certain} rows have propensity 0 or 1; {bare.height} of {every.height} memories have no other"
-    first = f" (the first is {log.memories[bare['memory'][0]]!r})" if bare.height else ""
+    names = pl.DataFrame({"memory": log.memories.gather(bare["memory"])})
+    first = f" ({named(names)})" if bare.height else ""
+    return verdict_on_positivity(
+        f"{certain} rows have propensity 0 or 1; {bare.height} of {every.height} memories have no other that is "
+        f"eligible{first}",
+        every.height,
+        bare.height,
+        "Give these memories a chance that is neither 0 nor 1",
+    )
+
+
+def verdict_on_positivity(detail: str, n: int, bare: int, mend: str) -> Verdict:
+    """Return the verdict on ``n`` memories of which ``bare`` have no contrast.
+
+    One rule for every log. Some without a contrast are the rule where a ranker always shows some, and take nothing
+    from the others: not testable, and named. Where all are without one, nothing can be estimated: a failure.
+
+    Examples
+    --------
+    >>> [verdict_on_positivity("", 4, bare, "").failed for bare in (0, 1, 4)]
+    [False, None, True]
+    """
+    check = "positivity"
+    if not n:
+        return Verdict.untestable(check, "the log has no memory", mend)
+    if 0 < bare < n:
+        detail += ": these have no contrast, the others do"
+    elif bare:
+        detail += ": no memory has a contrast, and nothing can be estimated"
     return Verdict(
-        "positivity",
-        detail + first,
-        "No effect of these memories can be known: give them a chance that is neither 0 nor 1",
-        figure=float(bare.height),
+        check,
+        detail,
+        mend,
+        figure=bare / n,
         expected=0.0,
-        n=every.height,
-        failed=bare.height > 0,
+        n=n,
+        failed=None if 0 < bare < n else bare > 0,
     )

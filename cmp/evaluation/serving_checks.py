@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from cmp.design.cards import CARD_PREFIX
 from cmp.estimation.exact_tests import conditional_p_values
 from cmp.evaluation.evidence import ALL, Evidence, Verdict
 from cmp.log import Log
@@ -38,14 +39,16 @@ def check_readable(found: Evidence) -> Verdict:
     if not isinstance(found.log, Log):
         return Verdict.untestable(check, "this is no exposure log of ours, only its five tables")
     frames = (found.rounds, found.exposures, found.outcomes, found.blocks, found.rosters)
-    findings = [finding for finding in findings_in(*frames) if "orphan" not in finding.problem]
-    kinds = Counter((finding.table, finding.problem) for finding in findings)
+    rows = [finding for finding in findings_in(*frames) if "orphan" not in finding.problem]
+    kinds = Counter((finding.table, finding.problem) for finding in rows)
+    kinds.update(found.losses.counts())
+    findings = [*found.losses.findings(), *rows]
     said = "; ".join(f"{table}: {problem} ({n})" for (table, problem), n in kinds.most_common())
     return Verdict(
         check,
-        f"{len(findings)} findings" + (f": {said}" if said else ""),
+        f"{kinds.total()} findings" + (f": {said}" if said else ""),
         "; ".join(dict.fromkeys(finding.mend for finding in findings)) + ". cmpolicy validate names the rows",
-        figure=float(len(findings)),
+        figure=float(kinds.total()),
         expected=0.0,
         n=sum(frame.height for frame in (found.rounds, found.exposures, found.outcomes)),
         failed=bool(findings),
@@ -161,7 +164,10 @@ def check_rosters(found: Evidence) -> Verdict:
     """How far rosters moved: utilities are means over the rounds a memory was in, with the others of that time."""
     check = "roster drift"
     blocks = found.need("blocks", "block_id", "scope", "group", "created_at")
-    members = found.need("rosters", "block_id", "memory_id", "removed_row").join(blocks, on="block_id")
+    memories = found.need("rosters", "block_id", "memory_id", "removed_row").filter(
+        ~pl.col("memory_id").str.starts_with(CARD_PREFIX)
+    )
+    members = memories.join(blocks, on="block_id")
     if not members.height:
         return Verdict.untestable(check, "the log has no roster")
     stream = ["scope", "group"]

@@ -11,10 +11,10 @@ from cmp.evaluation.diagnostics import CHECKS, diagnose
 from tests.serving.stores import store, wrapped
 
 
-def serve(folder, rounds=60, *, seed=1, n=12, missing=0.0, name="x.db", **settings):
-    """Serve rounds of a store whose first two memories are ranked, with outcomes of their own."""
+def serve(folder, rounds=60, *, seed=1, n=12, missing=0.0, name="x.db", ranked=("m1", "m2"), **settings):
+    """Serve rounds of a store some of whose memories are always ranked, with outcomes of their own."""
     settings = {"slots": 4, "random_slots": 2, "seed": seed, "log": folder / name, **settings}
-    memory = wrapped(folder, store(n, ["m1", "m2"]), **settings)
+    memory = wrapped(folder, store(n, list(ranked)), **settings)
     rng = np.random.default_rng(seed)
     for number in range(rounds):
         context = memory.retrieve("q", scope="s", round_id=f"r{number:03}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import permutations
+from math import comb
 
 import numpy as np
 import polars as pl
@@ -113,9 +114,30 @@ def test_many_cards_are_compared_as_the_permutations_would():
     assert abs(permuted - more) < 0.003
 
 
-def test_cards_that_differ_for_certain_have_the_least_p_value_of_permutations_and_not_0():
+def test_cards_that_differ_for_certain_are_found_at_any_level_and_never_have_a_p_value_of_0():
+    """What no permutation reaches has the p-value of the chi-square: here e^-29.5, of 59 on 2 degrees of freedom."""
     label = np.arange(60) % 3
-    assert _exchanged_p(label.astype(float), label, np.zeros(60, dtype=int)) == 1 / (PERMUTATIONS + 1)
+    found = _exchanged_p(label.astype(float), label, np.zeros(60, dtype=int))
+    assert found == pytest.approx(np.exp(-59 / 2), rel=1e-9)
+
+
+def test_no_p_value_of_cards_is_below_the_share_of_one_arrangement():
+    """15 rounds of two cards, one held 5 times: of 3003 arrangements one is the most extreme, whatever a chi-square."""
+    for sizes in ((5, 10), (7, 8), (9, 9)):
+        label = np.repeat([0, 1], sizes)
+        found = _exchanged_p(label.astype(float), label, np.zeros(len(label), dtype=int))
+        assert found >= 1 / comb(sum(sizes), sizes[0])
+
+
+def test_alike_cards_get_no_p_value_below_the_resolution_of_permutations_more_often_than_that():
+    """3000 logs of skewed outcomes in two blocks: P(p < 1/10000) <= 1/10000, more than 4 with probability 2e-5."""
+    rng = np.random.default_rng(2)
+    block, label = np.repeat([0, 1], 20), np.tile([0, 1, 2, 3], 10)
+    found = [
+        _exchanged_p(rng.exponential(size=40) ** 2, np.r_[rng.permutation(label[:20]), label[20:]], block)
+        for _ in range(3000)
+    ]
+    assert sum(p < 1 / (PERMUTATIONS + 1) for p in found) <= 4
 
 
 def test_only_rounds_of_one_card_compare_cards(tmp_path):

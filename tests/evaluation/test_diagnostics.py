@@ -251,6 +251,39 @@ def test_what_is_always_ranked_has_no_contrast_and_is_named(tmp_path):
     assert verdict(serve(tmp_path, n=8, withhold=1, name="w.db").log, "positivity")["state"] == "PASS"
 
 
+def test_a_log_in_which_no_memory_has_a_contrast_fails_positivity(tmp_path):
+    """Both memories of the store are ranked in every round: nothing can ever be estimated."""
+    memory = serve(tmp_path, n=3, name="two.db", ranked=["m0", "m1", "m2"])
+    found = verdict(memory.log, "positivity")
+    assert (found["state"], found["figure"], found["n"]) == ("FAIL", 1.0, 3)
+    assert "withhold=1" in found["mend"]
+    assert (
+        verdict(serve(tmp_path, n=3, withhold=1, name="w.db", ranked=["m0", "m1", "m2"]).log, "positivity")[
+            "state"
+        ]
+        == "PASS"
+    )
+
+
+def test_cards_are_no_memories_of_positivity_and_drift(tmp_path):
+    """A card is never ranked, so that counted as a memory it would hide that no memory has a contrast."""
+    memory = serve(tmp_path, n=3, reference_cards=2, ranked=["m0", "m1", "m2"], slots=5)
+    found = verdict(memory.log, "positivity")
+    assert (found["state"], found["n"]) == ("FAIL", 3)
+    assert "of 3 at first" in verdict(memory.log, "roster drift")["detail"]
+
+
+@pytest.mark.parametrize("level", [0.99, 0.9999, 1 - 1e-8])
+def test_cards_that_differ_are_found_at_every_level(tmp_path, level):
+    memory = serve(tmp_path, 400, n=4, reference_cards=2, random_slots=1)
+    assert diagnose(memory.log, level=level).passed
+    for card, value in ((1, 1), (2, 0)):
+        held = f"(SELECT round_id FROM exposures WHERE memory_id = '__card__/{card}')"
+        damage(memory, f"UPDATE outcomes SET value = {value} WHERE round_id IN {held}")
+    frame = diagnose(memory.log, level=level).frame
+    assert frame.filter(check="cards are alike (A/A)")["state"].to_list() == ["FAIL"]
+
+
 def test_cards_that_differ_fail_the_built_in_test(tmp_path):
     """A card that carries an effect of its own: outcomes follow the draw past the context."""
     memory = serve(tmp_path, 150, reference_cards=3, random_slots=1)

@@ -224,6 +224,21 @@ def test_a_log_says_what_was_ranked_and_not_what_was_drawn(tmp_path: Path) -> No
         support(log, qrels=labels, cutoff=6)
 
 
+def test_cards_are_no_memories_of_the_store_whether_they_were_drawn_or_not(tmp_path: Path) -> None:
+    """16 memories, 4 cards and 6 rounds: one card at most a round, so that some card was never shown."""
+    with cmp.wrap(
+        lambda query: ["a"], list_ids=lambda: "abcdefghijklmnop", get=list, slots=2, random_slots=1,
+        log=tmp_path / "x.db", scope=cmp.EVERYTHING, seed=1, reference_cards=4,
+    ) as memory:  # fmt: skip
+        for _ in range(6):
+            memory.retrieve("q")
+        memory.flush()
+        drawn = memory.log.exposures().filter(pl.col("arm") == "card").collect()["memory_id"].n_unique()
+        found = support(memory.log)
+    assert drawn < 4
+    assert found.memories["memory_id"].sort().to_list() == list("abcdefghijklmnop")
+
+
 def test_a_log_without_groups_has_a_query_for_each_text(tmp_path: Path) -> None:
     report = support(_log(tmp_path / "log.db", group=False))
     assert report.overview["n_queries"].to_list() == [2]
