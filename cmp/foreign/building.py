@@ -7,7 +7,14 @@ from collections.abc import Mapping
 import polars as pl
 
 from cmp.errors import PositivityError
-from cmp.foreign.checks import check_propensities, check_roster, check_rounds, check_scopes, check_sums
+from cmp.foreign.checks import (
+    check_counts,
+    check_propensities,
+    check_roster,
+    check_rounds,
+    check_scopes,
+    check_sums,
+)
 from cmp.foreign.logs import ForeignLog
 from cmp.foreign.problems import Places, Problems
 from cmp.protocols import EVERYTHING
@@ -50,6 +57,7 @@ def build_log(
     check_scopes(table["scope"], problems)
     check_rounds(table, problems, places)
     check_propensities(table, problems, places)
+    check_counts(table, problems, places)
     problems.raise_any()
     table = table.with_columns(pl.col("propensity").clip(upper_bound=1.0))
     if roster is None:

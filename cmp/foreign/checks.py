@@ -11,7 +11,7 @@ from cmp.errors import CmpError, ConflictingOutcomeError, PositivityError, Scope
 from cmp.foreign.problems import NAMED_AT_MOST, ForeignLogError, Places, Problems
 from cmp.protocols import EVERYTHING, Scope
 
-__all__ = ["check_propensities", "check_roster", "check_rounds", "check_scopes", "check_sums"]
+__all__ = ["check_counts", "check_propensities", "check_roster", "check_rounds", "check_scopes", "check_sums"]
 
 #: How far above 1 a propensity may be by rounding.
 _ABOVE_ONE: Final = 1e-9
@@ -92,6 +92,26 @@ def check_propensities(table: pl.DataFrame, problems: Problems, places: Places) 
                 "that round, known before the outcome",
                 PositivityError,
             )
+
+
+def check_counts(table: pl.DataFrame, problems: Problems, places: Places) -> None:
+    """Check that a column of k says of every round how many were drawn: without, its sum is compared with nothing."""
+    if "k" not in table.columns:
+        return
+    k = pl.col("k")
+    unsaid = table.filter(k.is_null())
+    if unsaid.height:
+        problems.add(
+            f"{unsaid.height} rows have no k: it is null or NaN ({places.of(unsaid['row'])}; round "
+            f"{unsaid['round_id'][0]!r}); say of every round how many were drawn, or leave k out where that is the "
+            "rows assigned"
+        )
+    bad = table.filter((k < 0) | (k != k.floor()))
+    if bad.height:
+        problems.add(
+            f"{bad.height} rows have a k that is no count ({places.of(bad['row'])}; round {bad['round_id'][0]!r}: "
+            f"{bad['k'][0]:g}); give the number of memories drawn in the round"
+        )
 
 
 def check_sums(table: pl.DataFrame, k: int | None, within: float, problems: Problems, places: Places) -> None:

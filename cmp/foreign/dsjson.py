@@ -11,7 +11,7 @@ import polars as pl
 from cmp.errors import CmpError
 from cmp.foreign.building import build_log
 from cmp.foreign.decisions import Of, columns_of_decision, is_dangling, label_of
-from cmp.foreign.frames import fixed_scope
+from cmp.foreign.frames import checked_slack, fixed_scope
 from cmp.foreign.lines import RowBuffer, json_objects
 from cmp.foreign.logs import ForeignLog
 from cmp.foreign.problems import Places, Problems
@@ -103,6 +103,7 @@ def read_dsjson(
     >>> utilities_of_rows(log).frame.select("memory_id", "utility").rows()
     [('news', 0.5), ('sports', -0.5)]
     """
+    slack = checked_slack(sums_within)
     problems, notes = Problems(os.fspath(path)), Counter[str]()
     rows = RowBuffer(_SCHEMA)
     for line, decision in json_objects(path, problems, notes):
@@ -110,7 +111,7 @@ def read_dsjson(
             notes["observations without a decision"] += 1
             continue
         try:
-            columns, n = columns_of_decision(decision, id_of, sums_within)
+            columns, n = columns_of_decision(decision, id_of, slack)
             columns |= {"group": label_of(decision, query_of), "episode_id": label_of(decision, episode_of)}
         except CmpError as error:
             problems.add(f"line {line}: {error}", type(error))
@@ -123,6 +124,4 @@ def read_dsjson(
     absent = [name for name, of in (("group", query_of), ("episode_id", episode_of)) if of is None]
     table = table.drop(absent).with_columns(scope=pl.lit(fixed_scope(scope)))
     places = Places(os.fspath(path), lines, "line")
-    return build_log(
-        table, None, None, sums_within, problems=problems, places=places, metric="reward", notes=notes
-    )
+    return build_log(table, None, None, slack, problems=problems, places=places, metric="reward", notes=notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import narwhals.stable.v2 as nw
+import numpy as np
 import polars as pl
 
 from cmp.foreign.building import build_log
@@ -13,7 +14,7 @@ from cmp.foreign.logs import ForeignLog
 from cmp.foreign.problems import ForeignLogError, Places, Problems
 from cmp.protocols import EVERYTHING, Scope, ScopeLike
 
-__all__ = ["SUMS_WITHIN", "checked_k", "fixed_scope", "from_frame"]
+__all__ = ["SUMS_WITHIN", "checked_k", "checked_slack", "fixed_scope", "from_frame"]
 
 #: Relative slack of a round's sum of propensities: what single precision leaves of it.
 SUMS_WITHIN: Final = 1e-6
@@ -74,7 +75,7 @@ def from_frame(
         Then ``frame`` need hold only the rows drawn, k in each round, and propensities must be the same all through a
         stratum. A mere number of eligible memories does not do: it does not say which ones were the controls.
     sums_within
-        Slack of each round's sum of propensities, relative to k; wider where the source rounded them.
+        Slack of each round's sum of propensities, relative to k and below 1; wider where the source rounded them.
 
     Returns
     -------
@@ -122,6 +123,7 @@ def from_frame(
     [0.5, -0.5]
     """
     problems, places = Problems("this frame"), Places("frame")
+    slack = checked_slack(sums_within)
     columns = named_columns(
         round_id=round, memory_id=memory, assigned=assigned, propensity=propensity, outcome=outcome,
         scope=scope, stratum=stratum, group=query, episode_id=episode, eligible=eligible, k=k,
@@ -131,9 +133,7 @@ def from_frame(
     if roster is not None:
         listed = _roster(roster, columns, problems)
     problems.raise_any()
-    return build_log(
-        table, listed, checked_k(k), sums_within, problems=problems, places=places, metric=outcome
-    )
+    return build_log(table, listed, checked_k(k), slack, problems=problems, places=places, metric=outcome)
 
 
 def fixed_scope(scope: ScopeLike | None) -> str:
@@ -152,8 +152,18 @@ def checked_k(k: int | str | None) -> int | None:
     return int(k)
 
 
-def _eager(frame: Any, columns: list[str], what: str) -> nw.DataFrame[Any]:
-    """Return the columns needed, collected."""
+def checked_slack(within: float) -> float:
+    """Return the slack of sums of propensities, below 1: from there on any sum would do, and nothing be checked."""
+    if isinstance(within, bool) or not isinstance(within, int | float | np.number) or not 0 <= within < 1:
+        raise ForeignLogError(
+            f"sums_within={within!r}; give the slack of a round's sum of propensities relative to k, from 0 to below 1 "
+            "(0.01, where they were rounded to two digits)"
+        )
+    return float(within)
+
+
+def _eager(frame: Any, columns: list[str], what: str, perhaps: tuple[str, ...] = ()) -> nw.DataFrame[Any]:
+    """Return the columns needed, and those that may be there, collected."""
     try:
         found = nw.from_native(frame)
     except TypeError as error:
@@ -167,7 +177,7 @@ def _eager(frame: Any, columns: list[str], what: str) -> nw.DataFrame[Any]:
             f"{what} has no column {', '.join(map(repr, lacking))}; it has {', '.join(map(repr, names))}. Say which "
             "column is which: from_frame(frame, round=..., memory=..., assigned=..., propensity=..., outcome=...)"
         )
-    chosen = found.select(*dict.fromkeys(columns))
+    chosen = found.select(*dict.fromkeys([*columns, *(name for name in perhaps if name in names)]))
     return chosen.collect() if isinstance(chosen, nw.LazyFrame) else chosen
 
 
@@ -203,15 +213,12 @@ def _table(
 def _roster(roster: Any, columns: dict[str, str], problems: Problems) -> pl.DataFrame:
     places = Places("roster", unit="row")
     keys = {name: columns[name] for name in ("scope", "stratum", "memory_id") if name in columns}
-    names = nw.from_native(roster).collect_schema().names()
-    chances = {"propensity": columns["propensity"]} if columns["propensity"] in names else {}
-    frame = _eager(roster, list((keys | chances).values()), "the roster")
+    chance = columns["propensity"]
+    frame = _eager(roster, list(keys.values()), "the roster", (chance,))
     read: dict[str, pl.Series] = {
         name: (read_ids if name == "memory_id" else read_labels)(frame[column], column, problems, places)
         for name, column in keys.items()
     }
-    if chances:
-        read["propensity"] = read_numbers(
-            frame[columns["propensity"]], columns["propensity"], problems, places
-        )
+    if chance in frame.columns:
+        read["propensity"] = read_numbers(frame[chance], chance, problems, places)
     return pl.DataFrame({name: series.alias(name) for name, series in read.items()})

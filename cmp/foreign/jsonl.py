@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ import polars as pl
 from cmp.errors import CmpError
 from cmp.foreign.building import build_log
 from cmp.foreign.columns import named_columns
-from cmp.foreign.frames import SUMS_WITHIN, checked_k
+from cmp.foreign.frames import SUMS_WITHIN, checked_k, checked_slack
 from cmp.foreign.lines import RowBuffer, json_objects
 from cmp.foreign.logs import ForeignLog
 from cmp.foreign.problems import ForeignLogError, Places, Problems, finite_number
@@ -55,8 +55,8 @@ def read_jsonl(
     Parameters
     ----------
     paths
-        Files, gzipped or not, read as streams. Several are one log. Those of a sink are read unpacked, as
-        it wrote them.
+        Files, gzipped or not, read as streams. Several are one log, all of one kind. Those of a sink are read unpacked,
+        as it wrote them.
     round, memory, assigned, propensity, outcome, scope, stratum, query, episode, eligible, k, sums_within
         Names of the fields, and what they mean, as in :func:`cmp.from_frame`. A line is one row of a round and memory.
     memories
@@ -90,8 +90,9 @@ def read_jsonl(
     """
     if not paths:
         raise ForeignLogError("no file was named; give the paths to read")
-    if _is_own(paths[0]):
+    if _are_own(paths):
         return read_own_records(*paths)
+    slack = checked_slack(sums_within)
     names = named_columns(
         round_id=round, memory_id=memory, assigned=assigned, propensity=propensity, outcome=outcome,
         scope=scope, stratum=stratum, group=query, episode_id=episode, eligible=eligible, k=k,
@@ -123,7 +124,7 @@ def read_jsonl(
         table,
         None,
         checked_k(k),
-        sums_within,
+        slack,
         problems=problems,
         places=places,
         metric=outcome,
@@ -131,9 +132,30 @@ def read_jsonl(
     )
 
 
-def _is_own(path: str | os.PathLike[str]) -> bool:
+def _are_own(paths: Sequence[str | os.PathLike[str]]) -> bool:
+    """Return whether the files are this package's; an empty one (a sink that was given nothing yet) is of either kind.
+
+    Raises
+    ------
+    ForeignLogError
+        Where some are and others are not.
+    """
+    begins = {os.fspath(path): _beginning(path) for path in paths}
+    kinds = {path: _OWN.startswith(begin) for path, begin in begins.items() if begin}
+    if len(set(kinds.values())) > 1:
+        own, other = (
+            next(path for path, kind in kinds.items() if kind is wanted) for wanted in (True, False)
+        )
+        raise ForeignLogError(
+            f"{own} holds records of this package, and {other} rounds of another's: they are no one log; read each "
+            "kind in a call of its own"
+        )
+    return all(kinds.values())
+
+
+def _beginning(path: str | os.PathLike[str]) -> bytes:
     with Path(path).open("rb") as file:
-        return _OWN.startswith(file.read(len(_OWN)))  # an empty file too: a sink that was given nothing yet
+        return file.read(len(_OWN))
 
 
 def _read(

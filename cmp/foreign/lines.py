@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import warnings
 import zlib
 from collections import Counter
@@ -24,6 +25,10 @@ __all__ = ["RowBuffer", "json_objects"]
 _GZIP: Final = b"\x1f\x8b"
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 
+#: What may be left of a line that was cut: nothing, or of a word, of a number's end, of an escape.
+_TOKEN: Final = re.compile(r"(t(ru?)?|f(a(ls?)?)?|n(ul?)?|-|\.|[eE][+-]?)?")
+_ESCAPE: Final = re.compile(r"\\?(u[0-9a-fA-F]{0,4})?")
+
 #: Rows kept as Python lists before they become a part of a frame.
 _PORTION: Final = 1 << 17
 
@@ -33,8 +38,8 @@ def json_objects(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line numbers (from 1) and objects; blank lines are passed over.
 
-    A last line that was torn (no newline behind it, and no JSON) is left out with a warning: whole rounds lost so bias
-    nothing. Any other line that is no JSON object in UTF-8 is a problem.
+    A last line that was torn (no newline behind it, and the beginning of an object) is left out with a warning: whole
+    rounds lost so bias nothing. Any other line that is no JSON object in UTF-8 is a problem.
 
     Raises
     ------
@@ -50,7 +55,7 @@ def json_objects(
                 try:
                     found = json.loads(_text(line, number), parse_constant=_refuse)
                 except (ValueError, RecursionError) as error:
-                    if not line.endswith(b"\n"):
+                    if not line.endswith(b"\n") and _is_beginning(line, error):
                         _leave_out(path, number, notes)
                         return
                     problems.add(f"{prefix}line {number}: {_said(error)}")
@@ -89,6 +94,20 @@ def _said(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return f"it is no JSON ({error})"
+
+
+def _is_beginning(line: bytes, error: Exception) -> bool:
+    """Return whether a line is an object up to where it ends, so that more of it would mend it."""
+    if isinstance(error, UnicodeDecodeError):
+        return error.reason == "unexpected end of data" and error.end == len(error.object)
+    if not isinstance(error, json.JSONDecodeError) or not line.removeprefix(_UTF8_MARK).lstrip().startswith(
+        b"{"
+    ):
+        return False
+    rest = error.doc[error.pos :]
+    if error.msg.startswith("Unterminated string"):
+        return True
+    return (_ESCAPE if "escape" in error.msg else _TOKEN).fullmatch(rest.rstrip()) is not None
 
 
 def _leave_out(path: str | os.PathLike[str], number: int, notes: Counter[str]) -> None:

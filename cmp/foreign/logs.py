@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import polars as pl
 
+from cmp.foreign.problems import ForeignLogError
+
 __all__ = ["ForeignLog"]
+
+
+class NotALogError(ForeignLogError, AttributeError):
+    """Rows of another system were asked for what only a log of this package has."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -43,6 +50,14 @@ class ForeignLog:
 
     def __len__(self) -> int:
         return self.per_round.height
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise NotALogError(
+            f"rows of another system have no {name!r}; that takes a log that cmp.wrap wrote. cmp.utilities and "
+            "cmp.diagnose take rows"
+        )
 
     def __repr__(self) -> str:
         return f"ForeignLog({self.summary()})"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -54,6 +56,75 @@ def test_a_column_of_k_is_held_to_each_round():
         from_frame(frame.with_columns(k=pl.when(at("r2", "m1")).then(2).otherwise("k")), k="k")
     with pytest.raises(ForeignLogError, match="k=0"):
         from_frame(frame, k=0)
+
+
+def test_a_round_whose_k_is_not_said_is_refused_or_its_sum_would_be_compared_with_nothing():
+    """Three of ten logged as 1/10, and k null: the sums are 1, and no number says what they should be."""
+    slot = small(n=10, k=3).with_columns(propensity=pl.lit(0.1))
+    for unsaid in (None, float("nan")):
+        frame = slot.with_columns(k=pl.lit(unsaid, pl.Float64))
+        with pytest.raises(
+            ForeignLogError, match=r"120 rows have no k.*rows 0, 1, 2.*round 'r0'.*or leave k out"
+        ):
+            from_frame(frame, k="k")
+        one = small(rounds=6).with_columns(k=pl.when(R == "r2").then(unsaid).otherwise(1.0))
+        with pytest.raises(ForeignLogError, match=r"4 rows have no k.*rows 8, 9, 10, 11; round 'r2'"):
+            from_frame(one, k="k")
+        roster = one.select("memory_id").unique()
+        with pytest.raises(ForeignLogError, match="1 rows have no k"):
+            from_frame(one.filter("assigned"), k="k", roster=roster)
+
+
+@pytest.mark.parametrize("k", [2.5, -1.0])
+def test_a_k_that_is_no_count_is_refused(k):
+    with pytest.raises(ForeignLogError, match=rf"24 rows have a k that is no count .*round 'r0': {k:g}"):
+        from_frame(small(rounds=6).with_columns(k=pl.lit(k)), k="k")
+
+
+def test_lines_whose_k_is_null_are_refused_as_rows_are(tmp_path):
+    rows = small(n=10, k=3).with_columns(propensity=pl.lit(0.1), k=pl.lit(None, pl.Int64))
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows.to_dicts())), "utf-8")
+    with pytest.raises(ForeignLogError, match=r"120 rows have no k.*lines 1, 2"):
+        cmp.read_jsonl(tmp_path / "x.jsonl", k="k")
+
+
+@pytest.mark.parametrize("slack", [float("nan"), float("inf"), -1, 1, "x", None, True])
+def test_a_slack_that_would_take_any_sum_is_refused_by_every_reader(tmp_path, slack):
+    wrong = small().with_columns(propensity=pl.lit(0.1))
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, wrong.to_dicts())), "utf-8")
+    for read, source in (
+        (from_frame, wrong),
+        (cmp.read_jsonl, tmp_path / "x.jsonl"),
+        (cmp.read_dsjson, tmp_path / "x.jsonl"),
+    ):
+        with pytest.raises(ForeignLogError, match=r"sums_within=.*from 0 to below 1"):
+            read(source, sums_within=slack)
+
+
+@pytest.mark.parametrize("roster", [["a", "b"], {"memory_id": ["a"]}, 3])
+def test_a_roster_that_is_no_frame_is_refused_by_its_name(roster):
+    with pytest.raises(ForeignLogError, match=f"the roster is a {type(roster).__name__}; give a dataframe"):
+        from_frame(small(), roster=roster)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [cmp.validate_log, lambda log: log.export("x"), lambda log: log.rounds()],
+    ids=["validate_log", "export", "rounds"],
+)
+def test_what_takes_a_log_refuses_rows_and_says_what_takes_them(use):
+    log = from_frame(small())
+    with pytest.raises(
+        ForeignLogError, match=r"takes a log that cmp.wrap wrote. cmp.utilities and cmp.diagnose"
+    ):
+        use(log)
+    assert not hasattr(log, "rounds")
+
+
+def test_rows_are_copied_and_sent_to_other_processes():
+    log = from_frame(small())
+    for other in (copy.deepcopy(log), pickle.loads(pickle.dumps(log))):
+        assert utilities_of_rows(other).frame.equals(utilities_of_rows(log).frame)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,45 @@ def test_a_whole_last_line_without_its_newline_is_read(tmp_path):
     assert len(read_jsonl(path)) == 12
 
 
+#: Every kind of thing that a line may be cut in: escapes, letters of several bytes, numbers, words, ends.
+WHOLE = (
+    '{"round_id": "a\\u00e9\\ud83d\\ude00\\n\\"é€😀", "outcome": -1.5e-3, '
+    '"x": [true, false, null, {"y": 1E+2}, -0.5], "memories": []}'
+).encode()
+
+
+@pytest.mark.parametrize("end", range(1, len(WHOLE)))
+def test_a_last_line_cut_anywhere_is_torn(tmp_path, end):
+    path = written(tmp_path / "rows.jsonl", small(), nested=True)
+    path.write_bytes(path.read_bytes() + WHOLE[:end])
+    with pytest.warns(UserWarning, match=r"rows.jsonl, line 13: the file ends within it"):
+        assert len(read_jsonl(path)) == 12
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        (b'{"round_id": "x", "outcome": NaN, "memories": []}', "NaN is no JSON"),
+        (b'{"round_id": "x", "outcome": -Infinity, "mem', "-Infinity is no JSON"),
+        (b'{"round_id": "x", "outcome": 1} {"round_id": "y"}', "it is no JSON"),
+        (b'{"round_id": "x" "outcome": 1', "it is no JSON"),
+        (b"{'round_id': 1}", "it is no JSON"),
+        (b'{"round_id": "\\x41"}', "it is no JSON"),
+        (b'{"round_id": "\xff"}', "is no UTF-8"),
+        (b"the end", "it is no JSON"),
+        (b"nul", "it is no JSON"),
+    ],
+)
+@pytest.mark.parametrize("newline", [b"", b"\n"])
+def test_a_last_line_that_is_wrong_before_its_end_is_a_problem_with_its_newline_or_without(
+    tmp_path, last, said, newline
+):
+    path = written(tmp_path / "rows.jsonl", small(), nested=True)
+    path.write_bytes(path.read_bytes() + last + newline)
+    with pytest.raises(ForeignLogError, match=f"line 13: .*{said}"):
+        read_jsonl(path)
+
+
 def test_damage_within_a_file_is_told_line_by_line(tmp_path):
     path = written(tmp_path / "rows.jsonl", small(), nested=True)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -144,6 +183,43 @@ def test_files_of_this_package_are_the_logs_they_are(tmp_path):
     assert log.outcomes().collect()["value"].to_list() == [1.0]
     path.write_bytes(b"")
     assert isinstance(read_jsonl(path), GatheredLog)
+
+
+def own_records(path):
+    memory = cmp.wrap(
+        lambda query: ["a", "b"], list_ids=lambda: "abcdef", get=list, slots=2, random_slots=1, allocation="uniform",
+        log=cmp.JsonlSink(path), scope=cmp.EVERYTHING, seed=1,
+    )  # fmt: skip
+    with memory:
+        memory.record(memory.retrieve("q").round_id, 1.0)
+    return path
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_empty_file_is_of_the_kind_of_the_others(tmp_path, first):
+    """A shard without a line, which used to make the whole an empty log of this package."""
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    for other, kind in (
+        (written(tmp_path / "rows.jsonl", small()), ForeignLog),
+        (own_records(tmp_path / "own.jsonl"), GatheredLog),
+    ):
+        log = read_jsonl(*([empty, other] if first else [other, empty]))
+        assert isinstance(log, kind)
+        alone = read_jsonl(other)
+        if isinstance(log, ForeignLog):
+            assert len(log) == len(alone) == 12
+        else:
+            assert log.rounds().collect().height == 1
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_records_of_this_package_among_those_of_another_are_refused_by_both_names(tmp_path, turned):
+    paths = [written(tmp_path / "rows.jsonl", small()), own_records(tmp_path / "own.jsonl")]
+    with pytest.raises(
+        ForeignLogError, match=r"own.jsonl holds records of this package, and .*rows.jsonl rounds of"
+    ):
+        read_jsonl(*(reversed(paths) if turned else paths))
 
 
 def test_a_long_file_is_read_in_portions(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import cmp
 from cmp.evaluation.row_checks import count_p_values, verdicts_of_rows
 from cmp.foreign import ForeignLog, from_frame
 from tests.foreign.rows import small
@@ -96,15 +97,42 @@ def test_what_is_not_testable_says_so():
     assert "propensities differ inside" in verdict.detail
 
 
-def test_a_memory_without_a_chance_fails_positivity():
+def always_there(frame: pl.DataFrame, memory_id: str = "m9") -> pl.DataFrame:
+    return frame.unique("round_id").with_columns(
+        memory_id=pl.lit(memory_id), assigned=True, propensity=pl.lit(1.0)
+    )
+
+
+def test_memories_without_a_chance_are_named_and_take_nothing_from_the_others():
     frame = small()
     assert found(from_frame(frame))["positivity"].failed is False
-    always = frame.unique("round_id").with_columns(
-        memory_id=pl.lit("m9"), assigned=True, propensity=pl.lit(1.0)
+    verdict = found(from_frame(pl.concat([frame, always_there(frame)]), k=2))["positivity"]
+    assert (verdict.failed, verdict.p_value, verdict.figure) == (None, None, 1 / 5)
+    assert "1 of 5 memories have no other that is eligible ('m9'): these have no contrast" in verdict.detail
+
+
+def test_memories_that_were_in_the_context_anyway_are_no_fault():
+    """As the documentation suggests them: ``eligible=False`` in every round."""
+    frame = small(rounds=60).with_columns(eligible=True)
+    top = frame.unique("round_id").with_columns(
+        memory_id=pl.lit("top"), assigned=False, eligible=False, propensity=pl.lit(None, pl.Float64)
     )
-    verdict = found(from_frame(pl.concat([frame, always]), k=2))["positivity"]
-    assert verdict.failed
-    assert "1 of 5 memories have no other (the first is 'm9')" in verdict.detail
+    log = from_frame(pl.concat([frame, top]), eligible="eligible")
+    verdict = found(log)["positivity"]
+    assert (verdict.failed, verdict.n) == (None, 5)
+    assert "'top'" in verdict.detail
+    assert cmp.diagnose(log).passed
+
+
+def test_where_no_memory_has_a_chance_positivity_fails():
+    """A service that never explored: the first is always taken, the second never."""
+    taken = always_there(small(), "m8")
+    passed_over = taken.with_columns(memory_id=pl.lit("m9"), assigned=False, propensity=pl.lit(0.0))
+    log = from_frame(pl.concat([taken, passed_over]))
+    verdict = found(log)["positivity"]
+    assert (verdict.failed, verdict.figure) == (True, 1.0)
+    assert "'m8'; 'm9'" in verdict.detail
+    assert not cmp.diagnose(log).passed
 
 
 def test_a_count_within_one_of_its_mean_is_no_evidence():
