@@ -1,21 +1,20 @@
-"""The console command itself: its options in common, and what goes wrong said in a line.
+"""The console command itself: its options in common.
 
-Exit codes: 0, 1 where there are findings, 2 where the call or its input is wrong.
+Exit codes: 0; 1 where there are findings; 2 where the call or its input is wrong, or the work failed; 130 where it was
+interrupted; 141 where whatever read its output stopped reading.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
-from rich.markup import escape
 
-from cmp.cli.output import Format, errors
-from cmp.errors import CmpError
+from cmp.cli.output import Format
 
 __all__ = [
+    "LOGS",
     "ByOption",
     "FormatOption",
     "LevelOption",
@@ -25,7 +24,6 @@ __all__ = [
     "QrelsOption",
     "app",
     "examples",
-    "main",
 ]
 
 app = typer.Typer(
@@ -36,11 +34,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-LogPath = Annotated[
-    str,
-    typer.Argument(help="A SQLite log, or a directory that `cmpolicy export` wrote.", show_default=False),
+#: What is a log, as open_log knows it.
+LOGS: Final = (
+    "A SQLite log, a directory that `cmpolicy export` wrote, a .jsonl file of a JsonlSink, or "
+    "postgresql://user@host/database."
+)
+
+LogPath = Annotated[str, typer.Argument(help=LOGS, show_default=False)]
+FormatOption = Annotated[
+    Format,
+    typer.Option(
+        "--format",
+        "-f",
+        help="How to write the result. In csv, text that begins with = + - @ (an id, too) gets an apostrophe before "
+        "it, or a spreadsheet would run it; json and parquet have it as it is.",
+    ),
 ]
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to write the result.")]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to this file.", show_default=False)
 ]
@@ -55,17 +64,3 @@ QrelsOption = Annotated[Path | None, typer.Option(help="Key-memory labels (TREC 
 def examples(*lines: str) -> str:
     """Return the end of a command's help: calls to copy, a line each."""
     return "\n\n".join(["Examples:", *lines])
-
-
-def main() -> None:
-    """Run ``cmpolicy``; errors that are the input's are one line, not a traceback."""
-    try:
-        app(prog_name="cmpolicy", standalone_mode=True)
-    except (CmpError, ValueError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            sys.exit(0)
-        errors().print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        errors().print("interrupted; what was logged is kept")
-        sys.exit(130)

@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from cmp.cli.application import (
+    LOGS,
     ByOption,
     FormatOption,
     LevelOption,
@@ -133,7 +134,7 @@ def estimate(
             level=level,
             outcome_range=outcome_range,
             carryover=carryover,
-            window=None if window is None else timedelta(days=window),
+            window=_days(window),
             strata=strata,
             engine=engine,
         )
@@ -159,6 +160,16 @@ def estimate(
     emit(kept, output_format, output, result.summary())
     if output is None and frame.filter(pl.col("utility").is_null()).height:
         errors().print("A dash is not zero: it is not known, and state and reason say why.")
+
+
+def _days(number: float | None) -> timedelta | None:
+    try:
+        return None if number is None else timedelta(days=number)
+    except (OverflowError, ValueError):
+        raise typer.BadParameter(
+            f"{number:g} is no span of days from 0 to 999,999,999; leave it out to take outcomes however late",
+            param_hint="--window",
+        ) from None
 
 
 @app.command(epilog=examples("cmpolicy auc exposures.db --qrels labels.qrels"))
@@ -227,7 +238,7 @@ def auc(
     )
 )
 def support(
-    log: Annotated[str | None, typer.Argument(help="A log; or give --data.", show_default=False)] = None,
+    log: Annotated[str | None, typer.Argument(help=LOGS + " Or give --data.", show_default=False)] = None,
     qrels: Annotated[
         Path | None, typer.Option(help="Key-memory labels, for a log.", show_default=False)
     ] = None,

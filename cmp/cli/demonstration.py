@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
+from shlex import quote
 from uuid import uuid4
 
 import polars as pl
@@ -61,7 +62,8 @@ def demonstrate(
     where = log or Path(tempfile.gettempdir()) / f"cmpolicy-demo-{uuid4().hex[:8]}.db"
     out.print(
         f"wrapped BM25, B = {slots} slots, k = {random_slots} of them random, {rounds} balanced rounds a question\n"
-        "outcome: answer support, the share of the gold answer's words in the context (no model reads it)\n",
+        "outcome: answer support, the share of the gold answer's words in the context (no model reads it)\n"
+        f"log: {escape(str(where))} (interrupted, the same call with --log {escape(quote(str(where)))} goes on)\n",
         soft_wrap=True,
     )
     started = time.monotonic()
@@ -71,7 +73,7 @@ def demonstrate(
     _print(study, benchmark, out)
     out.print(
         f"\n{study.n_rounds:,} rounds in {time.monotonic() - started:.1f} s. The log is at {escape(str(where))}\n"
-        f"Look further:  cmpolicy estimate {escape(str(where))} --by query --metric {METRIC}",
+        f"Look further:  cmpolicy estimate {escape(quote(str(where)))} --by query --metric {METRIC}",
         soft_wrap=True,
     )
     return study

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +15,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from cmp.cli.digits import number_formats
 
 __all__ = ["Format", "console", "emit", "errors", "show", "working"]
 
@@ -61,7 +64,12 @@ def emit(frame: pl.DataFrame, output_format: Format, output: Path | None, title:
             with output.open("w", encoding="utf-8") as file:
                 show(frame, title, Console(file=file, highlight=False))
     elif output_format is Format.parquet:
-        frame.write_parquet(output if output is not None else sys.stdout.buffer)
+        if output is not None:
+            frame.write_parquet(output)
+        else:
+            whole = io.BytesIO()
+            frame.write_parquet(whole)
+            sys.stdout.buffer.write(whole.getbuffer())
     else:
         text = (
             frame.write_json() + "\n" if output_format is Format.json else without_formulas(frame).write_csv()
@@ -78,7 +86,8 @@ def show(frame: pl.DataFrame, title: str, where: Console) -> None:
     Text folds where the terminal is narrow. Where not even the numbers fit, and off a terminal, lines are as long as
     they must be: a digit that is cut off would be another number.
     """
-    cells = [[_cell(value) for value in frame[name]] for name in frame.columns]
+    formats = number_formats(frame)
+    cells = [[_cell(value, formats.get(name, str)) for value in frame[name]] for name in frame.columns]
     widths = [
         max([len(name), *map(cell_len, column)]) for name, column in zip(frame.columns, cells, strict=True)
     ]
@@ -118,11 +127,11 @@ def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, written: Callable[[float], str]) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.3f}"
+        return written(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = str(value)

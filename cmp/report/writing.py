@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,9 @@ PARTS: Final = 4
 #: Rows of the utilities' table, and of the drawing: the highest and the lowest.
 ROWS: Final = 500
 DRAWN: Final = 40
+
+#: Characters of a content's hash in the drawing; the table has all of it.
+VERSION: Final = 8
 
 #: What a table's zero means. Whoever reads a sign must have read this.
 REFERENCES: Final = {
@@ -160,8 +164,9 @@ def _utilities(found: Utilities) -> list[Html]:
     columns = [
         name for name in _COLUMNS if name in frame.columns and frame[name].null_count() < max(frame.height, 1)
     ]
+    several = frame["scope"].n_unique() > 1
     estimates = [
-        Estimate(_label(row), row["utility"], row["ci_low"], row["ci_high"])
+        Estimate(_label(row, several), row["utility"], row["ci_low"], row["ci_high"])
         for row in shown.iter_rows(named=True)
     ]
     axis = f"utility ({found.metric}, relative to the {found.analysis.reference})"
@@ -181,10 +186,12 @@ def _utilities(found: Utilities) -> list[Html]:
     ]
 
 
-def _label(row: dict[str, Any]) -> str:
-    return (
-        row["memory_id"] if row.get("group") is None else f"{row['memory_id']} \N{MIDDLE DOT} {row['group']}"
-    )
+def _label(row: dict[str, Any], several: bool) -> str:
+    """Name a row of the drawing by all that tells it from the others; ``several``: there are several scopes."""
+    parts = [row["scope"] if several else None, row["memory_id"], row.get("group")]
+    version = row.get("content_hash")
+    parts.append(None if version is None else version[:VERSION])
+    return " \N{MIDDLE DOT} ".join(part for part in parts if part is not None)
 
 
 def _checks(diagnosis: Diagnosis) -> Html:
@@ -208,11 +215,9 @@ def _cost(log: Log, metric: str, level: float) -> list[Html]:
         pl.exceptions.PolarsError,
     ):  # no holdout, or nothing to be had from this log
         return []
-    names = ("cost", "std_error", "ci_low", "ci_high", "p_value", "n_randomized", "n_holdout", "reason")
-    row = pl.DataFrame([{name: getattr(cost, name) for name in names}])
-    return [
-        section("What exploring cost", table(row.select(c for c in row.columns if row[c][0] is not None)))
-    ]
+    known = {name: value for name, value in asdict(cost).items() if value is not None}
+    said = [note(known.pop("note"))] if cost.note else []
+    return [section("What exploring cost", *said, table(pl.DataFrame([known])))]
 
 
 def _against_labels(log: Log, found: Utilities | None, labels: Qrels, by: str, level: float) -> list[Html]:
@@ -220,11 +225,21 @@ def _against_labels(log: Log, found: Utilities | None, labels: Qrels, by: str, l
     try:
         reached = support(log, qrels=labels)
         parts.append(section("Support", note(*reached.summary().splitlines()), table(reached.overview)))
-        if found is not None and by == "query":
-            area = auc(found, labels, level=level)
+        if found is not None and by == "version":
+            parts.append(
+                section(
+                    "AUC of key memories against others",
+                    note("Labels are of memories, not of their versions."),
+                )
+            )
+        elif found is not None:
+            within = "query" if by == "query" else "scope"
+            area = auc(found, labels, within, level=level)
             names = ("auc", "std_error", "ci_low", "ci_high", "n_key", "n_other", "n_strata", "n_undefined")
             row = pl.DataFrame([{name: getattr(area, name) for name in names}])
-            parts.append(section("AUC of key memories against others, within query", table(row)))
+            known = row.select(name for name in row.columns if row[name][0] is not None)
+            more = [note(area.reason)] if area.reason else []
+            parts.append(section(f"AUC of key memories against others, within {within}", table(known), *more))
     except (CmpError, ValueError) as error:
         parts.append(section("Against labels", note("The labels do not fit this log:", error)))
     return parts

@@ -123,6 +123,26 @@ def test_every_command_has_a_help_that_names_its_options(name):
     assert [option for option in OPTIONS[name] if option not in text] == []
 
 
+@pytest.mark.parametrize("name", ["estimate", "auc", "support", "validate", "export"])
+def test_every_help_says_what_a_log_may_be_and_that_csv_marks_formulas(name):
+    text = " ".join(run(name, "--help").replace("│", " ").split())
+    for kind in ("SQLite", ".jsonl", "postgresql://", "cmpolicy export"):
+        assert kind in text
+    assert name == "export" or "apostrophe" in text
+
+
+def test_a_file_of_records_is_a_log_as_the_help_says(tmp_path):
+    path = tmp_path / "x.jsonl"
+    memory = cmp.wrap(
+        lambda query: ["a"], list_ids=lambda: "abcd", get=list, slots=2, random_slots=1, allocation="uniform",
+        log=cmp.JsonlSink(path), scope=cmp.EVERYTHING, seed=1,
+    )  # fmt: skip
+    for number in range(20):
+        memory.record(memory.retrieve("q").round_id, number % 2)
+    memory.close()
+    assert "4 memories" in run("estimate", path)
+
+
 @pytest.mark.parametrize("width", [40, 80, 160])
 @pytest.mark.parametrize("terminal", [True, False])
 def test_no_digit_or_sign_of_a_table_is_ever_cut_off(width, terminal):

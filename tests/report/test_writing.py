@@ -6,6 +6,7 @@ import re
 import sqlite3
 from html.parser import HTMLParser
 
+import polars as pl
 import pytest
 
 import cmp
@@ -137,6 +138,60 @@ def test_labels_add_support_and_auc(tmp_path):
     assert "AUC of key memories" in page.text
     labels.write_text("other 0 m5 1\n")
     assert "The labels do not fit this log" in read(memory, tmp_path, qrels=cmp.read_qrels(labels)).text
+
+
+def test_labels_add_the_auc_that_the_page_promises_whatever_a_row_is(tmp_path):
+    """In scope A memory c is worth 1, in B memory b; by memory the comparison is within scope."""
+    memory = two_scopes(tmp_path)
+    labels = pl.DataFrame({"query_id": ["q", "q"], "scope": ["A", "B"], "memory_id": ["c", "b"]})
+    for by, within in (("memory", "scope"), ("query", "query")):
+        text = read(memory, tmp_path, by=by, qrels=labels).text
+        assert f"AUC of key memories against others, within {within}" in text
+        expected = cmp.auc(cmp.utilities(memory.log, by=by), labels, within)
+        assert f"{expected.auc:.4g}" in text[text.index("AUC of key memories") :]
+        assert expected.auc == 1.0
+    assert "not of their versions" in read(memory, tmp_path, by="version", qrels=labels).text
+
+
+def two_scopes(folder):
+    memory = cmp.wrap(
+        lambda query, scope: ["a"], list_ids=lambda scope: "abcd", get=lambda ids, scope: list(ids), slots=2,
+        random_slots=1, log=folder / "x.db", seed=1,
+    )  # fmt: skip
+    for _ in range(60):
+        for scope, worth in (("A", "c"), ("B", "b")):
+            context = memory.retrieve("q", scope=scope, group="q")
+            memory.record(context.round_id, float(worth in list(context)))
+    memory.flush()
+    return memory
+
+
+@pytest.mark.parametrize("by", ["memory", "query", "version"])
+def test_no_two_rows_of_the_drawing_have_one_label(tmp_path, by):
+    """The same ids in two scopes."""
+    memory = two_scopes(tmp_path)
+    write_report(memory.log, tmp_path / "report.html", by=by)
+    raw = (tmp_path / "report.html").read_text("utf-8")
+    labels = [label.rpartition(": ")[0] for label in re.findall(r"<g><title>(.*?)</title>", raw)]
+    assert len(labels) == cmp.utilities(memory.log, by=by).frame["utility"].is_not_null().sum()
+    assert len(set(labels)) == len(labels)
+    assert {label.split(" ")[0] for label in labels} == {"A", "B"}
+
+
+def test_versions_of_a_memory_are_told_apart_in_the_drawing(tmp_path):
+    text = {"version": "old"}
+    memory = cmp.wrap(
+        lambda query: [], list_ids=lambda: "abcd", get=list, text_of=lambda item: item + text["version"], slots=1,
+        random_slots=1, log=tmp_path / "x.db", seed=1, scope=cmp.EVERYTHING,
+    )  # fmt: skip
+    for version in ("old", "new"):
+        text["version"] = version
+        for number in range(40):
+            memory.record(memory.retrieve("q").round_id, float(number % 2))
+    memory.flush()
+    raw = write_report(memory.log, tmp_path / "r.html", by="version").read_text("utf-8")
+    labels = [label.rpartition(": ")[0] for label in re.findall(r"<g><title>(.*?)</title>", raw)]
+    assert len(labels) == len(set(labels)) == 8
 
 
 def test_the_limits_of_an_auc_are_of_the_level_asked_for(tmp_path):
