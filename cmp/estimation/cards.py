@@ -25,13 +25,13 @@ def against_cards(found: LogStatistics, is_card: BoolArray) -> tuple[Cells, Clus
     variance where nothing has an effect is ``(N - 1) / N  n / n0  (1 / n1 + 1 / nc)  S^2``: that of exposed against
     exposed, with no control term, times a factor that is the square of each cell's scale. Both statements are exact.
 
-    Elsewhere (a table that was stopped, one too short for everybody, draws without a table, the rounds of one query)
-    whether a card was drawn at all is left to chance, and in strata where it was the other places of a round hold less
-    of the rest: the formula would be off by half with two rounds and four ids. There rounds that drew the memory and
-    some cards are compared with rounds that drew one card more and not the memory: each might have been the other, with
-    a card for the memory, whatever else is in the round. The difference of their means is unbiased for what the memory
-    does in a card's place, whether utilities add up or not, and given which rounds are compared, which of them drew
-    the memory is a simple random sample.
+    Elsewhere (a table that was stopped, one too short for everybody, with outcomes missing or memories ranked, draws
+    without a table, the rounds of one query) whether a card was drawn at all is left to chance, and in strata where it
+    was the other places of a round hold less of the rest: the formula would be off by half with two rounds and four
+    ids. There rounds that drew the memory and some cards are compared with rounds that drew one card more and not the
+    memory: each might have been the other, with a card for the memory, whatever else is in the round. The difference
+    of their means is unbiased for what the memory does in a card's place, whether utilities add up or not, and given
+    which rounds are compared, which of them drew the memory is a simple random sample.
 
     Parameters
     ----------

@@ -310,16 +310,16 @@ def _states(
     """Return each memory's state, and why it has no estimate."""
     n1, n0 = arms.n1, arms.n0
     rounds = n1 + n0 + arms.missing1 + arms.missing0
-    is_constant = has_contrast & (fit.noise_variance == 0.0)
+    any_round = np.ones(len(n1), dtype=bool)
     rules = (
         (rounds == 0, "NEVER_EXPOSED", "no eligible round"),
         (n1 + n0 == 0, "NO_OUTCOMES", "no outcome in any eligible round"),
         ((n1 == 0) & (arms.missing1 > 0), "NO_OUTCOMES", "no outcome in any exposed round"),
         (n1 == 0, "NEVER_EXPOSED", "n1=0"),
         (n0 == 0, "UNDEREXPOSED", "n0=0"),
-        (np.full(len(n1), fit.effect_variance > 0.0), "ESTIMATED", None),
-        (is_constant, "UNDEREXPOSED", "no variance: outcomes constant"),
-        (~is_constant, "UNDEREXPOSED", "no stratum holds both arms"),
+        (~has_contrast, "UNDEREXPOSED", "no stratum holds both arms"),
+        (any_round & (fit.effect_variance > 0.0), "ESTIMATED", None),
+        (any_round, "UNDEREXPOSED", "no variance: outcomes constant"),
     )
     first = np.argmax([rule[0] for rule in rules], axis=0)
     states, reasons = (np.array([rule[of] for rule in rules], dtype=object)[first] for of in (1, 2))

@@ -309,12 +309,12 @@ def _without_cards(summary: Summary, no_rounds: BoolArray) -> tuple[_Rule, ...]:
         (
             no_rounds & had_rounds,
             "NEVER_EXPOSED",
-            "n1=0, and no card was drawn in a round it was eligible in",
+            "n1=0, and no card was drawn in its place",
         ),
         (
             (counts.n_exposed > 0) & no_control,
             "UNDEREXPOSED",
-            "n0=0: no card was drawn in a round it was eligible in",
+            "n0=0: no card was drawn in its place",
         ),
     )
 

@@ -23,22 +23,22 @@ def row(log: HandMadeLog, memory: str = "m", **options) -> dict:
     return utilities(log, **options).frame.filter(pl.col("memory_id") == memory).row(0, named=True)
 
 
-def random_log(seed: int, *, binary: bool = False) -> HandMadeLog:
-    """Return three blocks with episodes that run across them, ranked rounds, a removal and missing outcomes."""
+def random_log(seed: int, *, binary: bool = False, whole: bool = False) -> HandMadeLog:
+    """Return three blocks with episodes that run across them; ranked, removed and missing, unless tables are whole."""
     rng = np.random.default_rng(seed)
     log, ys = HandMadeLog(), {}
     for block in range(3):
         table = balanced_table(5, 14, 2, int(rng.integers(2**31)))
         counts = np.bincount(np.asarray(table).ravel(), minlength=5)
-        removed = {"m1": 9} if block == 1 else {}
+        removed = {"m1": 9} if block == 1 and not whole else {}
         log.block(f"b{block}", 14, {f"m{m}": int(counts[m]) for m in range(5)}, **removed)
         for i, drawn in enumerate(table):
             episode = None if rng.random() < 0.2 else f"e{block + int(rng.integers(6))}"
             y = ys.setdefault(episode, float(rng.integers(2) if binary else rng.normal()))
             if episode is None:
                 y = float(rng.integers(2) if binary else rng.normal())
-            ranked = [f"m{int(rng.integers(5))}"] if rng.random() < 0.3 else []
-            known = y if rng.random() < 0.9 else None
+            ranked = [f"m{int(rng.integers(5))}"] if rng.random() < 0.3 and not whole else []
+            known = y if rng.random() < 0.9 or whole else None
             names = [f"m{m}" for m in drawn]
             log.round(f"r{block}-{i}", f"b{block}", i, names, known, ranked=ranked, episode_id=episode)
     return log
@@ -146,9 +146,7 @@ def test_episodes_of_one_round_change_no_bit(binary):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_against_cards_the_other_arm_is_the_rounds_exposed_to_a_card(seed):
-    log, cards = random_log(seed), {"m3": f"{CARD_PREFIX}1", "m4": f"{CARD_PREFIX}2"}
-    for entry in log.rows["rosters"]:
-        entry["removed_row"] = None  # so that every block is a whole table
+    log, cards = random_log(seed, whole=True), {"m3": f"{CARD_PREFIX}1", "m4": f"{CARD_PREFIX}2"}
     for entry in log.rows["exposures"] + log.rows["rosters"]:
         if entry["memory_id"] in cards and entry.get("arm") != "ranked":
             entry["memory_id"] = cards[entry["memory_id"]]

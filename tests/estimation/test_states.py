@@ -110,3 +110,14 @@ def test_what_rounding_leaves_of_a_constant_is_no_outcome_that_varies():
         found = joint_utilities(assigned, np.full(30, level))
         assert found.effect_sd == found.noise_sd == 0.0
         assert found.frame["utility"].null_count() == 5
+
+
+def test_a_memory_without_a_contrast_has_no_joint_estimate_though_others_have():
+    rng = np.random.default_rng(0)
+    assigned = np.arange(60)[:, None] % 5 == np.arange(6)
+    assigned[:20, 5] = True  # in every round of one stratum, in none of the others
+    frame = joint_utilities(assigned, rng.normal(size=60) + assigned[:, 0], np.repeat([0, 1, 2], 20)).frame
+    row = frame.row(5, named=True)
+    assert (row["state"], row["reason"]) == ("UNDEREXPOSED", "no stratum holds both arms")
+    assert row["utility"] is None
+    assert frame["state"].to_list()[:5] == ["ESTIMATED"] * 5

@@ -11,6 +11,7 @@ import pytest
 from cmp.design.cards import CARD_PREFIX, is_card
 from cmp.estimation import utilities, utility_statistics
 from tests.estimation.logs import HandMadeLog
+from tests.estimation.test_cards import every_table
 
 #: Means of some thousand doubles of order 1.
 EXACT = 1e-12
@@ -78,6 +79,44 @@ def test_a_table_that_was_stopped_is_unbiased_over_every_table():
         for t, memory in enumerate(table[:2]):
             log.round(f"{scope}-{t}", scope, t, [memory], float(t) + truth.get(memory, 0.0), scope=scope)
     assert means(with_card_arms(log)) == pytest.approx(truth, abs=EXACT)
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_round_without_an_outcome_is_as_one_that_was_never_served(served):
+    truth = {"m0": 1.0, "m1": 0.3, "m2": -0.4}
+    ids, log = [*truth, CARDS[0]], HandMadeLog()
+    for nth, table in enumerate(permutations(ids)):
+        scope = f"s{nth:02}"
+        log.block(scope, 4, dict.fromkeys(ids, 1), scope)
+        for t, memory in enumerate(table):
+            y = float(t) + truth.get(memory, 0.0) if t < 2 else None
+            if served or y is not None:
+                log.round(f"{scope}-{t}", scope, t, [memory], y, scope=scope)
+    frame = utilities(with_card_arms(log), reference="card", interval="pooled").frame
+    assert means(log) == pytest.approx(truth, abs=EXACT)
+    missing = frame.select(pl.col("n_missing_exposed", "n_missing_control").sum()).row(0)
+    assert (min(missing) > 0) == served
+
+
+@pytest.mark.parametrize(("k", "rounds", "count"), [(1, 8, 2), (2, 4, 2)])
+def test_a_memory_ranked_in_some_rounds_is_compared_in_the_others_alone(k, rounds, count):
+    # the ranker shows m0 in the first half, which goes better by far
+    truth = {"m0": 1.0, "m1": 0.4, "m2": 0.0}
+    ids, log = [*truth, CARDS[0]], HandMadeLog()
+    for nth, table in enumerate(every_table(4, k, rounds, count)):
+        scope = f"s{nth:05}"
+        log.block(scope, rounds, dict.fromkeys(ids, count), scope)
+        for t, places in enumerate(table):
+            drawn = [ids[i] for i in places]
+            shown = {*drawn, "m0"} if t < rounds // 2 else {*drawn}
+            y = 5.0 * (t < rounds // 2) + sum(truth.get(m, 0.0) for m in shown)
+            log.round(
+                f"{scope}-{t}", scope, t, drawn, y, scope=scope, ranked=["m0"] if t < rounds // 2 else []
+            )
+    found = means(with_card_arms(log))
+    assert found["m0"] == pytest.approx(1.0, abs=EXACT)
+    if k == 1:
+        assert found["m1"] == pytest.approx(0.4, abs=EXACT)
 
 
 def test_utilities_that_do_not_add_up_are_what_a_memory_does_in_a_card_s_place():
@@ -219,7 +258,7 @@ def test_where_no_card_was_drawn_the_state_says_so():
     frame = utilities(with_card_arms(log), reference="card").frame
     states = {row["memory_id"]: (row["state"], row["reason"]) for row in frame.iter_rows(named=True)}
     assert states["m"] == states["n"] == ("ESTIMATED", None)
-    why = "no card was drawn in a round it was eligible in"
+    why = "no card was drawn in its place"
     assert states["p"] == states["q"] == ("UNDEREXPOSED", f"n0=0: {why}")
     assert states["r"] == ("NEVER_EXPOSED", f"n1=0, and {why}")
     assert frame.filter(scope="without")["utility"].null_count() == 3
