@@ -57,8 +57,8 @@ class LogStatistics:
     """Lists the eligible rounds with an outcome of a row of ``keys``."""
     withholding: Cells
     """Rounds in which a ranked memory was kept against those in which it was withheld: strata of their own."""
-    n_dating: pl.Series | None = None
-    """By version, M counts of sightings that date a rewrite and are in no contrast for it."""
+    left_out: pl.DataFrame | None = None
+    """By version, M rows: exposures that are in no contrast because they date a rewrite, or cannot be placed."""
 
     @property
     def outcomes(self) -> Outcomes:

@@ -58,9 +58,9 @@ def utilities(
         ``"memory"``: one row a memory, strata are blocks. ``"query"``: one row per memory and the caller's
         ``group`` (the query itself where none was given); strata are blocks within it. ``"version"``: one row per
         memory and content hash, for memories that are rewritten under one id. Exposures are of the version they
-        showed; a control round is of the version in effect in the order of rounds (block, then row), and of none
-        between the last sighting of one version and the first of the next. The draws that date a rewrite so are
-        left out, or a drift of outcomes would bias: see :class:`cmp.estimation.versions.VersionedLog`.
+        showed; a control round is of the version in effect when it was asked, and of none between the last sighting
+        of one version and the first of the next. The draws that date a rewrite so are left out, and counted as
+        ``n_left_out``, or a drift of outcomes would bias: see :class:`cmp.estimation.versions.VersionedLog`.
     estimator
         ``"difference"``, ``"hajek"`` or ``"ht"``; with complete blocks and outcomes they agree. ``"ht"`` is unbiased
         over all draws: a memory that happened to have no exposure has an estimate too, without an interval.
@@ -288,8 +288,8 @@ def _table(
         exact=(lambda of: margins_of_cells(blocks, of).p_values()) if merged else None,
         missing=(lambda: p_values_of_missing(blocks, found.keys.height)) if merged else None,
     )
-    if found.n_dating is not None:
-        frame = with_dating_sightings(frame, found.n_dating)
+    if found.left_out is not None:
+        frame = with_dating_sightings(frame, found.left_out)
     return frame.filter(~pl.col("memory_id").str.starts_with(CARD_PREFIX))
 
 

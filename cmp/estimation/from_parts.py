@@ -198,7 +198,11 @@ def statistics_for(
     named = found.keys.select(pl.col("memory_id").alias("unit")).join(
         source.units, on="unit", how="left", maintain_order="left"
     )
-    return replace(found, keys=named.select("scope", "memory_id", "content_hash"), n_dating=named["n_dating"])
+    return replace(
+        found,
+        keys=named.select("scope", "memory_id", "content_hash"),
+        left_out=named.select("n_dating", "n_lost"),
+    )
 
 
 def cells_against(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from cmp.estimation.rewrites import BY_CHANCE, DRAWN, runs_of_sightings, windows_of_runs
+from cmp.estimation.rewrites import BY_CHANCE, DRAWN, in_order, runs_of_sightings, windows_of_runs
 from cmp.estimation.settled import LogFrames
 
 __all__ = ["VersionedLog", "with_dating_sightings"]
@@ -17,7 +17,7 @@ class VersionedLog:
     """The frames of a log, with one id a (scope, memory, content hash): a unit.
 
     A log says what a memory held where it was shown, a *sighting*, and not in the rounds it is compared with. So the
-    order of rounds (creation of the block, then row) is cut into *windows*: one for each run of sightings of one
+    order of rounds (:func:`in_order`) is cut into *windows*: one for each run of sightings of one
     version between sightings of others. A window runs from the first sighting of its run to the last; the first run's
     begins with the memory's first block, the last run's ends with its last. Between windows nobody knows which version
     was in effect.
@@ -44,9 +44,9 @@ class VersionedLog:
     Attributes
     ----------
     units : polars.DataFrame
-        ``unit, scope, memory_id, content_hash, n_dating``; the hash is null for a memory never seen with one, and
-        ``n_dating`` how many sightings by chance are outside of the unit's windows. Units sort as memories and hashes
-        do.
+        ``unit, scope, memory_id, content_hash, n_dating, n_lost``; the hash is null for a memory never seen with one.
+        Of its sightings by chance, ``n_dating`` are outside of the unit's windows, or ``n_lost`` where it has none
+        because the place of one is unknown. Units sort as memories and hashes do.
     windows : polars.DataFrame
         ``block_id, memory_id`` (a unit), ``begin, end``: rows from ``begin`` on and before ``end``; for rewritten
         memories alone, of which each unit has a row for each block of its roster at least, if an empty one.
@@ -54,18 +54,15 @@ class VersionedLog:
 
     def __init__(self, log: LogFrames) -> None:
         self._log = log
-        blocks = log.blocks().collect()
-        if "created_at" in blocks.columns:
-            blocks = blocks.sort("created_at", "block_id")
-        order = blocks.select("block_id", "scope").with_row_index("nth")
-        rounds = log.rounds().filter("randomized").select("round_id", "block_id", "block_row").collect()
-        exposures = log.exposures().collect().join(rounds.join(order, on="block_id"), on="round_id")
-        rosters = log.rosters().collect().join(order, on="block_id")
+        rounds = _placed(log)
+        exposures = log.exposures().collect().join(rounds, on="round_id")
+        scopes = log.blocks().select("block_id", "scope").collect()
+        rosters = log.rosters().collect().join(scopes, on="block_id")
         units = _units(exposures, rosters)
         several = units.filter(pl.len().over(_MEMORY) > 1)
         codes = several.select(_MEMORY).unique(maintain_order=True).with_row_index("memory")
         theirs, shown = rosters.join(codes, on=_MEMORY), exposures.join(codes, on=_MEMORY)
-        spans = _spans(shown, theirs, several.join(codes, on=_MEMORY))
+        spans = _spans(shown, theirs, rounds, several.join(codes, on=_MEMORY))
         blocks_of = spans.select("block_id", "unit", "memory").unique()
         members = [
             rosters.join(codes, on=_MEMORY, how="anti").join(units, on=_MEMORY),
@@ -78,10 +75,11 @@ class VersionedLog:
         self.windows = spans.select("block_id", pl.col("unit").alias("memory_id"), "begin", "end")
         self._rosters = pl.concat(_by_unit(frame, "block_id", "planned", "removed_row") for frame in members)
         self._exposures = pl.concat(_by_unit(frame, *_EXPOSURE) for frame in exposed)
-        dating = self._exposures.filter(pl.col("arm") == "dating").group_by(unit="memory_id")
-        self.units = units.join(
-            dating.agg(n_dating=pl.len()), on="unit", how="left", maintain_order="left"
-        ).with_columns(pl.col("n_dating").fill_null(0))
+        arms = [(pl.col("arm") == arm).sum().cast(pl.Int64).alias(f"n_{arm}") for arm in ("dating", "lost")]
+        counts = self._exposures.group_by(unit="memory_id").agg(arms)
+        self.units = units.join(counts, on="unit", how="left", maintain_order="left").with_columns(
+            pl.col("n_dating", "n_lost").fill_null(0)
+        )
 
     def rounds(self) -> pl.LazyFrame:
         """Return the log's own."""
@@ -115,10 +113,19 @@ def _units(exposures: pl.DataFrame, rosters: pl.DataFrame) -> pl.DataFrame:
     return units.with_columns(pl.col("unit").cast(pl.String).str.zfill(10))
 
 
-def _spans(shown: pl.DataFrame, rosters: pl.DataFrame, units: pl.DataFrame) -> pl.DataFrame:
-    """Return ``memory, unit, block_id, begin, end``; a unit without a window has an empty one in its first block."""
-    found = windows_of_runs(runs_of_sightings(shown), rosters).join(units, on=["memory", "content_hash"])
-    first = rosters.sort("nth").group_by("memory").agg(pl.col("block_id").first())
+def _placed(log: LogFrames) -> pl.DataFrame:
+    rounds = log.rounds().filter("randomized").collect()
+    timed = [name for name in ("asked_at",) if name in rounds.columns]
+    return in_order(rounds.select("round_id", "block_id", "block_row", *timed), log.blocks().collect())
+
+
+def _spans(
+    shown: pl.DataFrame, rosters: pl.DataFrame, rounds: pl.DataFrame, units: pl.DataFrame
+) -> pl.DataFrame:
+    """Return ``memory, unit, block_id, begin, end``; a unit without a window has an empty one in some block."""
+    runs = runs_of_sightings(shown)
+    found = windows_of_runs(runs, rosters, rounds).join(units, on=["memory", "content_hash"])
+    first = rosters.group_by("memory").agg(pl.col("block_id").min())
     lost = units.join(found, on="unit", how="anti").join(first, on="memory")
     columns = ["memory", "unit", "block_id", "begin", "end"]
     return pl.concat(
@@ -131,8 +138,9 @@ def _by_window(
 ) -> pl.DataFrame:
     """Return exposures of rewritten memories with the unit whose window their row is in.
 
-    Outside of windows they are of their own content, if they tell: sightings by chance of arm ``"dating"``, others
-    ``"away"``. What was drawn though no roster plans it keeps its arm, to be refused.
+    Outside of windows they are of their own content, if they tell: sightings by chance of arm ``"dating"``, or
+    ``"lost"`` where the memory was seen in an unknown row and has no windows, others ``"away"``. What was drawn though
+    no roster plans it keeps its arm, to be refused.
     """
     by = ["memory", "block_id"]
     real = spans.filter(pl.col("begin") < pl.col("end")).select(*by, "begin", "end", within="unit")
@@ -148,6 +156,8 @@ def _by_window(
         pl.when(pl.col("row").is_null() | (pl.col("row") < pl.col("end"))).then("within")
     )
     planned = rosters.filter(pl.col("planned") > 0).select(*by, planned=pl.lit(value=True))
+    lost = shown.filter(pl.col("block_row").is_null() & pl.col("content_hash").is_not_null())
+    is_lost = pl.col("memory").is_in(lost["memory"].unique().implode())
     own = units.select(*_MEMORY, "content_hash", own="unit")
     found = found.join(own, on=[*_MEMORY, "content_hash"], how="left").join(planned, on=by, how="left")
     any_unit = units.group_by(_MEMORY).agg(pl.col("unit").min().alias("some"))
@@ -159,38 +169,55 @@ def _by_window(
             arm=pl.when(pl.col("within").is_not_null() | is_refused)
             .then("arm")
             .when(BY_CHANCE)
-            .then(pl.lit("dating"))
+            .then(pl.when(is_lost).then(pl.lit("lost")).otherwise(pl.lit("dating")))
             .otherwise(pl.lit("away")),
         )
         .filter(pl.col("unit").is_not_null())
     )
 
 
-def with_dating_sightings(table: pl.DataFrame, n_dating: pl.Series) -> pl.DataFrame:
-    """Say of versions that have no exposure in their windows how often they were seen: to date a rewrite.
+def with_dating_sightings(table: pl.DataFrame, left_out: pl.DataFrame) -> pl.DataFrame:
+    """Count the exposures of versions that are in no window, and say where they are all that showed a version.
 
     Parameters
     ----------
     table
         What :func:`cmp.utilities` says of versions.
-    n_dating
-        For each row, the sightings by chance outside of the version's windows.
+    left_out
+        For each row, ``n_dating`` and ``n_lost``: see :class:`VersionedLog`.
 
     Returns
     -------
     polars.DataFrame
-        The table with state ``UNDEREXPOSED`` in place of ``NEVER_EXPOSED`` or ``ALWAYS_RANKED``, which they are not.
+        The table with the sum of both as ``n_left_out``, and state ``UNDEREXPOSED`` in place of ``NEVER_EXPOSED`` or
+        ``ALWAYS_RANKED``, which such versions are not.
 
     Examples
     --------
     >>> row = {"n_exposed": [0], "state": ["NEVER_EXPOSED"], "reason": ["n1=0"]}
-    >>> with_dating_sightings(pl.DataFrame(row), pl.Series([2])).row(0)
-    (0, 'UNDEREXPOSED', 'n1=0: each exposure that showed it (2) dates a rewrite, which takes it out')
+    >>> with_dating_sightings(pl.DataFrame(row), pl.DataFrame({"n_dating": [2], "n_lost": [0]})).row(0)
+    (0, 'UNDEREXPOSED', 'n1=0: each exposure that showed it (2) dates a rewrite, which takes it out', 2)
     """
+    told = table.hstack(left_out)
     is_misread = pl.col("state").is_in(["NEVER_EXPOSED", "ALWAYS_RANKED"]) & (pl.col("n_exposed") == 0)
-    said = pl.format("n1=0: each exposure that showed it ({}) dates a rewrite, which takes it out", n_dating)
-    is_misread &= pl.lit(n_dating) > 0
-    return table.with_columns(
+    said = (
+        pl.when(pl.col("n_dating") > 0)
+        .then(
+            pl.format(
+                "n1=0: each exposure that showed it ({}) dates a rewrite, which takes it out", "n_dating"
+            )
+        )
+        .when(pl.col("n_lost") > 0)
+        .then(
+            pl.format(
+                "n1=0: when its memory was rewritten is unknown, and so where it stands ({} exposures)",
+                "n_lost",
+            )
+        )
+    )
+    is_misread &= pl.col("n_dating") + pl.col("n_lost") > 0
+    return told.with_columns(
         state=pl.when(is_misread).then(pl.lit("UNDEREXPOSED")).otherwise("state"),
         reason=pl.when(is_misread).then(said).otherwise("reason"),
-    )
+        n_left_out=pl.col("n_dating") + pl.col("n_lost"),
+    ).drop("n_dating", "n_lost")

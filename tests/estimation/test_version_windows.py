@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, groupby, product
+from itertools import combinations, groupby, permutations, product
 
 import numpy as np
 import polars as pl
@@ -227,3 +227,64 @@ def test_what_was_drawn_though_nothing_planned_it_is_refused_at_an_edge_too():
     log.rows["rosters"][0]["planned"] = 0
     with pytest.raises(ValueError, match="without a chance"):
         by_version(log)
+
+
+class Timed(HandMadeLog):
+    """A log that says when each round was asked: its name ends with the second."""
+
+    def rounds(self):
+        second = pl.col("round_id").str.extract(r"(\d+)$").cast(pl.Int64)
+        return super().rounds().with_columns(asked_at=pl.from_epoch(second))
+
+
+def test_versions_in_blocks_that_run_side_by_side_are_unbiased_given_that_each_was_seen():
+    """Two blocks of one scope take turns; the memory is rewritten half-way, outcomes drift, nothing has an effect."""
+    log, length, rewritten = Timed(), 6, 6
+    for nth, draws in enumerate(product(combinations(range(length), 2), repeat=2)):
+        seconds = [2 * row + block for block, rows in enumerate(draws) for row in rows]
+        if not min(seconds) < rewritten <= max(seconds):
+            continue  # a version that nobody saw leaves no trace
+        scope = f"s{nth:04}"
+        for block in range(2):
+            log.block(f"{scope}-{block}", length, {"m": 2, "o": 4}, scope)
+        for second in range(2 * length):
+            row, block = divmod(second, 2)
+            is_drawn = row in draws[block]
+            content = ("old" if second < rewritten else "new") if is_drawn else None
+            log.round(
+                f"{scope}-{second:02}", f"{scope}-{block}", row, ["m" if is_drawn else "o"], float(second**2),
+                scope=scope, group=f"g{block}", content=content,
+            )  # fmt: skip
+    frame = utilities(log, by="version", interval="pooled").frame.filter(
+        (pl.col("memory_id") == "m") & pl.col("content_hash").is_not_null()
+    )
+    means = frame.group_by("content_hash").agg(pl.col("utility").mean(), n=pl.col("utility").count())
+    assert means["n"].min() > 20
+    assert means["utility"].to_list() == pytest.approx([0.0, 0.0], abs=EXACT)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_blocks_without_times_may_stand_in_any_order(order):
+    log = HandMadeLog()
+    for nth, contents in enumerate((["old"] * 3, ["old", "new", "new"], ["new"] * 3)):
+        log.block(f"b{nth}", 6, {"m": 3, "o": 3})
+        for row in range(6):
+            content = contents[row // 2] if row % 2 else None
+            log.round(
+                f"r{nth}{row}", f"b{nth}", row, ["m" if row % 2 else "o"], float(row + nth), content=content
+            )
+    want = utilities(log, by="version").frame
+    log.rows["blocks"] = [log.rows["blocks"][i] for i in order]
+    assert utilities(log, by="version").frame.equals(want)
+
+
+def test_versions_whose_place_is_unknown_are_said_to_be_lost_and_counted():
+    log = HandMadeLog()
+    log.block("b", 12, {"m": 6, "o": 6})
+    for row in range(12):
+        content = ("old" if row < 6 else "new") if row % 2 else None
+        log.round(f"r{row}", "b", None, ["m" if row % 2 else "o"], float(row), content=content)
+    rows = utilities(log, by="version").frame.filter(memory_id="m").iter_rows(named=True)
+    for row in rows:
+        assert (row["state"], row["n_exposed"], row["n_left_out"]) == ("UNDEREXPOSED", 0, 3)
+        assert row["reason"].startswith("n1=0: when its memory was rewritten is unknown")

@@ -68,7 +68,8 @@ def test_memories_of_one_version_or_none_are_as_by_memory():
             entry["content_hash"] = None
     by_version = utilities(log, by="version").frame
     assert by_version["content_hash"].to_list() == ["v1", None]
-    assert by_version.drop("content_hash").equals(utilities(log).frame)
+    assert by_version["n_left_out"].to_list() == [0, 0]
+    assert by_version.drop("content_hash", "n_left_out").equals(utilities(log).frame)
 
 
 def test_an_exposure_without_a_hash_is_of_the_version_in_effect():
