@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from cmp.errors import CmpError
+from cmp.errors import CmpError, LogUnavailableError
 from cmp.estimation.from_rows import RowLog
 from cmp.estimation.multiplicity import q_values
 from cmp.estimation.settled import LogFrames
@@ -149,6 +149,8 @@ def diagnose(
         For what has not the five tables of a log.
     ValueError
         For a level outside (0, 1), or a metric that the log does not hold though it holds others.
+    LogUnavailableError
+        Where the log cannot be reached or read now; a log that is damaged is a verdict.
 
     References
     ----------
@@ -180,6 +182,8 @@ def diagnose(
         )
     try:
         found = Evidence.of(log, metric)
+    except LogUnavailableError:
+        raise
     except (CmpError, pl.exceptions.PolarsError, OSError) as error:
         return _unreadable(error, level, metric)
     if "metric" in found.outcomes.columns:

@@ -153,7 +153,7 @@ def check_revisions(found: Evidence) -> Verdict:
     doubled = copies.filter(pl.col("copies") > 1).sort("round_id")
     conflicts = int((doubled["values"] > 1).sum())
     revised = int(rows.filter(pl.col("revision") > 0)["round_id"].n_unique())
-    aside = found.losses.outcomes
+    aside = found.losses.outcomes_of(found.metric)
     return Verdict(
         check,
         f"{revised} rounds were corrected; {doubled.height} have an outcome twice, {conflicts} of these with two values"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -123,6 +124,7 @@ def gathered(records: Iterable[Mapping[str, Any]], losses: Losses) -> GatheredLo
         losses,
         outcomes=len(conflicting),
         rounds=len(redrawn),
+        by_metric=tuple(sorted(Counter(record["metric"] for record in conflicting).items())),
         outcomes_at=tuple(
             _named(record, "round_id", "metric", "value") for record in conflicting[:NAMED_AT_MOST]
         ),

@@ -25,6 +25,8 @@ _HEAD: Final = re.compile(rb'\{"crc32":"([0-9a-f]{8})","length":([0-9]{1,18}),"r
 
 _OPENING: Final = b'{"crc32":"'
 
+_BEGINNING: Final = re.compile(b"(?=" + re.escape(_OPENING) + b")")
+
 
 @dataclass(frozen=True, slots=True)
 class JsonlSink:
@@ -95,9 +97,9 @@ def read_jsonl(*paths: str | os.PathLike[str]) -> GatheredLog:
     Returns
     -------
     GatheredLog
-        A log in memory; ``.torn`` says how many records were lost, and ``.losses`` where. A last line that was cut
-        short, as a crash leaves it, is counted there and warned of; anything else that is torn is a finding of
-        :func:`cmp.validate_log`.
+        A log in memory; ``.torn`` says how many records were lost, and ``.losses`` where. A record that was cut short,
+        as a crash leaves it (at the end, or with the record of the next start behind it), is counted there and warned
+        of; anything else that is torn is a finding of :func:`cmp.validate_log`.
 
     Raises
     ------
@@ -124,7 +126,7 @@ def read_jsonl(*paths: str | os.PathLike[str]) -> GatheredLog:
         file = _File(os.fspath(path))
         records += file.records
         torn += file.torn
-        cut += file.is_cut
+        cut += len(file.cut)
     return gathered(records, Losses(torn=len(torn), cut=cut, torn_at=tuple(torn[:NAMED_AT_MOST])))
 
 
@@ -137,25 +139,27 @@ class _File:
         Its whole records.
     torn
         Where something else stands in it.
-    is_cut
-        Whether its last line was cut short; this is not counted as torn.
+    cut
+        Where a record was cut short as a crash leaves it; this is not counted as torn.
     """
 
     def __init__(self, path: str) -> None:
         self.records: list[PlacedRecord] = []
         self.torn: list[str] = []
-        self.is_cut = False
-        number, line = 0, b""
+        self.cut: list[str] = []
         with Path(path).open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                for record in _records(line):
-                    if record is None:
-                        self.torn.append(f"{path}, line {number}")
+                for found in _records(line):
+                    if isinstance(found, bytes):
+                        (self.cut if _is_cut_short(found) else self.torn).append(f"{path}, line {number}")
                     else:
-                        self.records.append(PlacedRecord(record, path, number))
-        end = f"{path}, line {number}"
-        if self.torn and self.torn[-1] == end and not line.endswith(b"\n"):
-            self._leave_out_the_end(end, line)
+                        self.records.append(PlacedRecord(found, path, number))
+        if self.cut:
+            logger.warning(
+                "%s: a record was cut short, as a crash leaves it, and is left out%s",
+                self.cut[-1],
+                f"; so are {len(self.cut) - 1} before it" if len(self.cut) > 1 else "",
+            )
         if self.torn and not self.records:
             raise LogCorruptedError(
                 f"{path} holds no record of a sink from line 1 on, though it is not empty: it is no log of ours, or "
@@ -163,31 +167,34 @@ class _File:
                 "of its fields"
             )
 
-    def _leave_out_the_end(self, place: str, line: bytes) -> None:
-        """Count the last line as cut short, if it begins as a record and is what a crash leaves of one."""
-        last = line[line.rfind(_OPENING) :] if _OPENING in line else line
-        if _OPENING.startswith(last[: len(_OPENING)]):
-            self.torn.pop()
-            self.is_cut = True
-            logger.warning("%s: the last record was cut short, as a crash leaves it, and is left out", place)
-
 
 def _line(record: Mapping[str, object]) -> bytes:
     content = json.dumps(record, separators=(",", ":"), allow_nan=False).encode("ascii")
     return b'{"crc32":"%08x","length":%d,"record":%s}\n' % (crc32(content), len(content), content)
 
 
-def _records(line: bytes) -> Iterator[Mapping[str, Any] | None]:
-    """Yield the records of a line, which holds more than one where the first was torn; None for each torn one."""
+def _records(line: bytes) -> Iterator[Mapping[str, Any] | bytes]:
+    """Yield the records of a line, which holds more than one where the first was cut short; torn ones as they are."""
     end = 0
     for head in _HEAD.finditer(line):
-        if line[end : head.start()].strip():
-            yield None
+        yield from _torn(line[end : head.start()])
         content = line[head.end() : head.end() + int(head[2])]
         end = head.end() + len(content) + 1
         if line[end - 1 : end] == b"}" and crc32(content) == int(head[1], 16):
             yield json.loads(content)
         else:
             end = head.start()
-    if line[end:].strip():
-        yield None
+    yield from _torn(line[end:])
+
+
+def _torn(between: bytes) -> Iterator[bytes]:
+    """Yield what stands between whole records: as many pieces as records began there, blanks left out."""
+    return (piece for piece in _BEGINNING.split(between) if piece.strip())
+
+
+def _is_cut_short(piece: bytes) -> bool:
+    """Whether this is what a crash leaves of a record: its beginning, and then the file's end or the next record."""
+    if piece.endswith(b"\n") or not _OPENING.startswith(piece[: len(_OPENING)]):
+        return False
+    head = _HEAD.match(piece)
+    return head is None or len(piece) <= head.end() + int(head[2])

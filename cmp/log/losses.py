@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -28,6 +29,9 @@ _ROUNDS: Final = (
     "shown too, leave the round out",
 )
 
+#: The entry of ``meta`` that holds :attr:`Losses.by_metric`.
+_BY_METRIC: Final = "conflicting_outcomes_by_metric"
+
 
 @dataclass(frozen=True, slots=True)
 class Losses:
@@ -38,14 +42,17 @@ class Losses:
     torn
         Places in the source that held no whole record, but for those counted in ``cut``.
     cut
-        Files whose last line was cut short: what a crash leaves of the record that was being written. It is no fault of
-        the log.
+        Records cut short, at a file's end or where the next record follows at once: what a crash leaves of the record
+        that was being written. It is no fault of the log.
     outcomes
         Outcomes of another value than an earlier one, without ``correct``.
     rounds
         Rounds asked again that drew other memories.
     torn_at, outcomes_at, rounds_at
         Where the first few of each stand.
+    by_metric
+        Of ``outcomes``, how many are of each metric: pairs of a metric and a count. Outcomes it does not count are of
+        metrics that are not known, as in a log that an earlier version exported.
 
     Examples
     --------
@@ -60,6 +67,7 @@ class Losses:
     torn_at: tuple[str, ...] = ()
     outcomes_at: tuple[str, ...] = ()
     rounds_at: tuple[str, ...] = ()
+    by_metric: tuple[tuple[str, int], ...] = ()
 
     def findings(self) -> list[Finding]:
         """Return what is wrong with the log for it; the first few of a kind are named, the others counted."""
@@ -68,6 +76,19 @@ class Losses:
             *_named(self.outcomes, self.outcomes_at, *_OUTCOMES),
             *_named(self.rounds, self.rounds_at, *_ROUNDS),
         ]
+
+    def outcomes_of(self, metric: str) -> int:
+        """Return how many outcomes of a metric were set aside, with those of metrics that are not known.
+
+        Examples
+        --------
+        >>> Losses(outcomes=3, by_metric=(("latency", 2), ("reward", 1))).outcomes_of("reward")
+        1
+        >>> Losses(outcomes=3).outcomes_of("reward")
+        3
+        """
+        known = dict(self.by_metric)
+        return self.outcomes - sum(known.values()) + known.get(metric, 0)
 
     def counts(self) -> dict[tuple[str, str], int]:
         """Return how many findings there are of each table and problem, those that are not named included."""
@@ -81,6 +102,7 @@ class Losses:
             "torn_ends": str(self.cut),
             "conflicts": str(self.outcomes + self.rounds),
             "conflicting_rounds": str(self.rounds),
+            **({_BY_METRIC: json.dumps(dict(self.by_metric), sort_keys=True)} if self.by_metric else {}),
         }
 
     @classmethod
@@ -95,7 +117,15 @@ class Losses:
         torn, cut, conflicts, rounds = (
             int(meta.get(key, 0)) for key in ("torn", "torn_ends", "conflicts", "conflicting_rounds")
         )
-        return cls(torn - cut, cut, conflicts - rounds, rounds)
+        by_metric = _counts_of(meta[_BY_METRIC]) if _BY_METRIC in meta else ()
+        return cls(torn - cut, cut, conflicts - rounds, rounds, by_metric=by_metric)
+
+
+def _counts_of(text: str) -> tuple[tuple[str, int], ...]:
+    counts = json.loads(text)
+    if not isinstance(counts, dict) or not all(type(n) is int for n in counts.values()):
+        raise ValueError(f"{_BY_METRIC} is {text!r}; it is a count for each metric")
+    return tuple(sorted(counts.items()))
 
 
 def _named(n: int, places: tuple[str, ...], table: str, problem: str, mend: str) -> Iterator[Finding]:

@@ -80,7 +80,7 @@ class ParquetLog(Log):
 
 
 def _conform(file: Path, table: Table) -> pl.LazyFrame:
-    frame = pl.scan_parquet(file)
+    frame = pl.scan_parquet(file, glob=False)
     try:
         found = frame.collect_schema()
     except (pl.exceptions.PolarsError, OSError) as error:

@@ -41,8 +41,8 @@ def write_parts(
     rounds, blocks = (pl.concat(list(portions(table))) for table in (ROUNDS, BLOCKS))
     placed = _placed(rounds, rounds_per_part)
     of_round = rounds.select("round_id", "block_id").join(placed, on="block_id", nulls_equal=True)
-    of_round = of_round.select("round_id", "part")
-    of_block = blocks.select("block_id").join(placed, on="block_id", how="left")
+    of_round = of_round.select("round_id", "part").sort("round_id")
+    of_block = blocks.select("block_id").join(placed, on="block_id", how="left").sort("block_id")
     keys = {
         ROUNDS: of_round,
         EXPOSURES: of_round,
@@ -60,14 +60,16 @@ def write_parts(
 
 
 def _write_table(rows: Iterable[pl.DataFrame], key: pl.DataFrame, folder: Path, names: list[int]) -> None:
-    """Write a table's rows to the files of their parts, in order, though they may not fit into memory together."""
+    """Write a table's rows to the files of their parts, in order, though they may not fit into memory together.
+
+    ``key`` holds ids, sorted, and the part of each.
+    """
     aside = folder / ".aside"
     aside.mkdir()
+    ids, parts = key
     for number, chunk in enumerate(_chunks(rows)):
-        frame = chunk.join(key, on=key.columns[0], how="left", maintain_order="left")
-        found = frame.with_columns(pl.col("part").fill_null(0)).partition_by(
-            "part", as_dict=True, include_key=False
-        )
+        frame = chunk.with_columns(_parts_of(chunk[key.columns[0]], ids, parts).alias("part"))
+        found = frame.partition_by("part", as_dict=True, include_key=False)
         for name in names:
             if number == 0 or (name,) in found:
                 path = aside / f"{name:06}-{number:06}.parquet"
@@ -77,8 +79,20 @@ def _write_table(rows: Iterable[pl.DataFrame], key: pl.DataFrame, folder: Path, 
         if len(pieces) == 1:
             pieces[0].replace(target)
         else:
-            pl.scan_parquet(pieces).sink_parquet(target, statistics=True, maintain_order=True)
+            pl.scan_parquet(pieces, glob=False).sink_parquet(target, statistics=True, maintain_order=True)
     shutil.rmtree(aside)
+
+
+def _parts_of(wanted: pl.Series, ids: pl.Series, parts: pl.Series) -> pl.Series:
+    """Return the part of each id, looked up in sorted ones: a join would go through all of them for every chunk.
+
+    What is not among them stands in the first part.
+    """
+    if ids.is_empty():
+        return pl.Series([0], dtype=pl.Int64).new_from_index(0, len(wanted))
+    place = ids.search_sorted(wanted).clip(upper_bound=len(ids) - 1)
+    is_known = (ids.gather(place) == wanted).fill_null(False)
+    return parts.gather(place).fill_null(0).zip_with(is_known, pl.Series([0], dtype=pl.Int64))
 
 
 def _chunks(portions: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:

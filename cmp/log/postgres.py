@@ -7,9 +7,9 @@ that rows of a block are dealt one by one. A transaction that loses a race, or i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -140,21 +140,23 @@ class PostgresLog(WritingLog):
                 now.end()
 
     def _meta(self, reader: psycopg.Connection) -> Mapping[str, str]:
-        if not _tables(reader, self.location):
-            raise FileNotFoundError(
-                f"there is no log at {self.location}; check the URL, or let cmp.wrap create it"
-            )
-        found = {str(key): str(value) for key, value in reader.execute("SELECT key, value FROM meta")}
+        with self._read_from():
+            if not _tables(reader, self.location):
+                raise FileNotFoundError(
+                    f"there is no log at {self.location}; check the URL, or let cmp.wrap create it"
+                )
+            found = {str(key): str(value) for key, value in reader.execute("SELECT key, value FROM meta")}
         check_version(found.get("schema_version"), self.location)
         return found
 
-    def _portions(self, reader: psycopg.Connection, table: Table) -> Iterator[pl.DataFrame]:
+    def _portions(self, reader: psycopg.Connection, table: Table) -> Generator[pl.DataFrame]:
         names = ", ".join(f'"{name}"' for name in table.names)
         order = ", ".join(f'"{name}" NULLS FIRST' for name in table.order)
         query = f'SELECT {names} FROM "{table.name}" ORDER BY {order}'  # noqa: S608 (names of the schema)
         stored = {name: _stored_dtype(dtype) for name, dtype in table.frame_schema.items()}
+        name = f"cmp_scan_{time.monotonic_ns()}"  # another table may be half read
         # what fails here does not end the transaction around it
-        with self._read_from(), reader.transaction(), reader.cursor("cmp_scan", binary=True) as cursor:
+        with self._read_from(), reader.transaction(), reader.cursor(name, binary=True) as cursor:
             cursor.execute(query.encode())
             while rows := cursor.fetchmany(ROWS_READ_AT_ONCE):
                 yield frame_of(rows, table, stored, self.location)
@@ -163,12 +165,10 @@ class PostgresLog(WritingLog):
     def _reader(
         self, isolation: psycopg.IsolationLevel = psycopg.IsolationLevel.READ_COMMITTED
     ) -> Iterator[psycopg.Connection]:
-        connection = self._dial()
-        with self._read_from():
+        with closing(self._dial()) as connection:  # which ends its transaction, whatever became of it
             connection.read_only = True
             connection.isolation_level = isolation
-            with connection:
-                yield connection
+            yield connection
 
     @contextmanager
     def _read_from(self) -> Iterator[None]:
@@ -283,13 +283,13 @@ class PostgresLog(WritingLog):
     def _dial(self) -> psycopg.Connection:
         try:
             connection = _Connection.connect(**self._options)
+            if self._schema is not None:
+                connection.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(self._schema)))
+                connection.commit()
         except psycopg.Error as error:
             raise LogUnreachableError(
                 f"the log at {self.location} cannot be reached: {_first_line(error)}"
             ) from error
-        if self._schema is not None:
-            connection.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(self._schema)))
-            connection.commit()
         return connection
 
     def _create(self, connection: psycopg.Connection) -> None:

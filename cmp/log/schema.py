@@ -165,7 +165,8 @@ def check_version(found: object, where: str) -> None:
         )
     text = str(found)
     if not text.isdecimal() or not 1 <= int(text) <= SCHEMA_VERSION:
+        said = text if text.isalnum() else repr(text)  # it may hold anything
         raise LogVersionError(
-            f"{where} has schema version {text}; this version of causal-memory-policy knows versions 1 to "
+            f"{where} has schema version {said}; this version of causal-memory-policy knows versions 1 to "
             f"{SCHEMA_VERSION}. Nothing was read or changed: upgrade causal-memory-policy to open it"
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import polars as pl
@@ -28,8 +29,9 @@ class Snapshot(Log):
         Returns a table's rows, in portions, each with the types of the schema.
     """
 
-    def __init__(self, meta: Mapping[str, str], read: Callable[[Table], Iterator[pl.DataFrame]]) -> None:
+    def __init__(self, meta: Mapping[str, str], read: Callable[[Table], Generator[pl.DataFrame]]) -> None:
         self._meta, self._read = dict(meta), read
+        self._half_read: list[Generator[pl.DataFrame]] = []
         self._is_over = False
 
     def __repr__(self) -> str:
@@ -41,21 +43,35 @@ class Snapshot(Log):
 
     def portions(self, table: Table) -> Iterator[pl.DataFrame]:
         """Read one table some rows at a time, in order."""
-        if self._is_over:
-            raise ValueError("this snapshot is over: read within `with log.snapshot() as now:`")
-        portion = pl.DataFrame(schema=table.frame_schema)
-        for portion in self._read(table):
-            yield portion
-        if not portion.height:
-            yield portion
+        self._refuse_if_over()
+        reading = self._read(table)
+        self._half_read.append(reading)
+        try:
+            portion = pl.DataFrame(schema=table.frame_schema)
+            for portion in reading:
+                yield portion
+                self._refuse_if_over()  # a table cut short by the end must not pass for a whole one
+            if not portion.height:
+                yield portion
+        finally:
+            self._half_read.remove(reading)
 
     def meta(self) -> Mapping[str, str]:
         """Return the log's ``meta``."""
         return dict(self._meta)
 
     def end(self) -> None:
-        """Refuse to be read from now on: the connection is about to close."""
+        """Refuse to be read from now on, and leave what is half read: the connection is about to close."""
         self._is_over = True
+        for reading in tuple(self._half_read):
+            with suppress(
+                Exception
+            ):  # a connection that is lost, or a thread that reads still, which is told then
+                reading.close()
+
+    def _refuse_if_over(self) -> None:
+        if self._is_over:
+            raise ValueError("this snapshot is over: read within `with log.snapshot() as now:`")
 
 
 def frame_of(

@@ -4,8 +4,11 @@ Write-ahead logging and ``BEGIN IMMEDIATE``. A round is durable against the deat
 is done. Never put the file on a network file system.
 
 A process may fork while it serves: its connection is closed for the fork, because a child that inherits SQLite's idea
-of the locks it holds would hold none. A connection of your own to the same file is yours to close before a fork; and no
-other thread may be inside SQLite then, on whatever file: its locks would be held for ever in the child.
+of the locks it holds would hold none. Whoever reads is waited for, while rounds go on. Where a snapshot or an export
+has not ended after 10 s, or the thread that forks is inside one, the fork goes ahead, and the child refuses the log for
+as long as it lives: it serves, and randomizes nothing. A connection of your own to the same file is yours to close
+before a fork; and no other thread may be inside SQLite then, on whatever file: its locks would be held for ever in the
+child.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -132,7 +135,11 @@ class SQLiteLog(WritingLog):
 
     @contextmanager
     def snapshot(self) -> Iterator[Log]:
-        """Hold the log as of one moment: see :meth:`cmp.log.Log.snapshot`. A fork waits for its end."""
+        """Hold the log as of one moment: see :meth:`cmp.log.Log.snapshot`.
+
+        A fork waits for its end, 10 s at most and not where the thread that forks holds it; then the child refuses the
+        log. Fork before a long snapshot or an export, or start workers with the "spawn" method.
+        """
         with self._reader() as reader:
             with self._read_from():
                 reader.execute("BEGIN")
@@ -159,25 +166,25 @@ class SQLiteLog(WritingLog):
                 yield reader
 
     def _meta(self, reader: sqlite3.Connection) -> Mapping[str, str]:
-        with self._read_from():
+        with self._read_from(f"table meta of {self.path}"):
             rows = reader.execute("SELECT key, value FROM meta").fetchall()
         found = {str(key): str(value) for key, value in rows}
         check_version(found.get("schema_version"), str(self.path))
         return found
 
-    def _portions(self, reader: sqlite3.Connection, table: Table) -> Iterator[pl.DataFrame]:
+    def _portions(self, reader: sqlite3.Connection, table: Table) -> Generator[pl.DataFrame]:
         # a name alone that is no column would be read as a text
         names, order = (
             ", ".join(f'"{table.name}"."{name}"' for name in part) for part in (table.names, table.order)
         )
         stored = {name: _stored_dtype(dtype) for name, dtype in table.frame_schema.items()}
-        with self._read_from():
+        with self._read_from(f"table {table.name} of {self.path}"):
             cursor = reader.execute(f'SELECT {names} FROM "{table.name}" ORDER BY {order}')  # noqa: S608 (names of the schema)
             while rows := cursor.fetchmany(ROWS_READ_AT_ONCE):
                 yield frame_of(rows, table, stored, str(self.path))
 
     @contextmanager
-    def _read_from(self) -> Iterator[None]:
+    def _read_from(self, what: str = "") -> Iterator[None]:
         """Say what an error in reading means."""
         try:
             yield
@@ -185,6 +192,11 @@ class SQLiteLog(WritingLog):
             told = self._explained(error)
             if told is not None:
                 raise told from error
+            if str(error).startswith("Could not decode"):  # Python's own, and no failure of SQLite's
+                raise LogCorruptedError(
+                    f"{what or self.path} holds a text that is not UTF-8 ({error}). Nothing was changed. Correct it "
+                    "there, or restore the log from a copy or an export"
+                ) from error
             absent = ("no such table", "no such column")
             if isinstance(error, sqlite3.OperationalError) and not str(error).startswith(absent):
                 raise

@@ -15,7 +15,8 @@ __all__ = ["REST_SECONDS", "WriterThread", "done"]
 
 T = TypeVar("T")
 
-#: How long a fork waits for what is being written; a log that hangs must not hang the fork.
+#: How long a fork waits for those who read, and then for what is being written: a log that hangs must not hang the
+#: fork.
 REST_SECONDS: Final = 10.0
 
 
@@ -37,10 +38,11 @@ class WriterThread:
         self._executor: ThreadPoolExecutor | None = None
         self._last: Future[None] | None = None
         self._turn = threading.Condition()
-        # the next four belong to the turn
+        # the next five belong to the turn
         self._handed = 0
         self._is_at_work = False
         self._users: list[int] = []
+        self._at_the_door: set[int] = set()
         self._forking: set[int] = set()
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
@@ -92,15 +94,15 @@ class WriterThread:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the process from forking within; wait while it does.
+        """Keep the process from forking within, for as long as a fork waits; wait while it forks or is about to.
 
-        Nested, it does not wait: a fork that is about to begin waits for the outer one.
+        Nested, it does not wait: a fork that is about to begin waits for the outer one. Jobs go on.
         """
         if self._refusal is not None:
             raise LogUnavailableError(self._refusal)
         me = threading.get_ident()
         with self._turn:
-            self._turn.wait_for(lambda: not self._forking or me in self._users)
+            self._turn.wait_for(lambda: not self._at_the_door or me in self._users)
             self._users.append(me)
         try:
             yield
@@ -110,17 +112,22 @@ class WriterThread:
     def rest(self, seconds: float) -> bool:
         """Let nothing begin until :meth:`wake` is called by this thread; return whether all that had begun has ended.
 
-        Waits no longer than this many seconds, and not at all for a job that itself asks for rest.
+        Who has the log in use is waited for first, no longer than this many seconds, and jobs go on meanwhile: an
+        export takes its time. Then no job begins, and the one at work is waited for, no longer either. Not at all is
+        waited for a job, or a use, that itself asks for rest.
         """
         me = threading.get_ident()
         with self._turn:
+            self._at_the_door.add(me)
+            self._turn.wait_for(lambda: len(self._users) == self._is_at_work or me in self._users, seconds)
             self._forking.add(me)
-            self._turn.wait_for(lambda: not self._users or me in self._users, seconds)
+            self._turn.wait_for(lambda: not self._is_at_work or me in self._users, seconds)
             return not self._users
 
     def wake(self) -> None:
         """Go on after :meth:`rest`."""
         with self._turn:
+            self._at_the_door.discard(threading.get_ident())
             self._forking.discard(threading.get_ident())
             self._turn.notify_all()
 
@@ -188,7 +195,7 @@ def done(job: Callable[[], T]) -> Future[T]:
 def refusal_after_fork(log: object) -> str:
     """Return why a forked child cannot use a log that was in use at the fork."""
     return (
-        f"{log!r} was still at work in the parent process when this process was forked from it (a fork waits "
-        f"{REST_SECONDS:g} s), and cannot be used here without risk to the rounds of both; fork before the log is "
-        'used, or start workers with the "spawn" method'
+        f"{log!r} was still read or written in the parent process when this process was forked from it (a fork waits "
+        f"{REST_SECONDS:g} s for either), and cannot be used here without risk to the rounds of both; fork before the "
+        'log is used, or start workers with the "spawn" method'
     )

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from cmp.errors import CmpError
+from cmp.errors import CmpError, LogUnavailableError
 from cmp.log.findings import NAMED_AT_MOST, Finding
 from cmp.log.reading import Log
 from cmp.log.schema import ARMS, TABLES
@@ -19,7 +19,7 @@ __all__ = ["Finding", "validate_log"]
 #: Slack for propensities, which are quotients of small integers.
 TOLERANCE: Final = 1e-9
 
-#: What reading a damaged log raises.
+#: What reading a damaged log raises, apart from ``LogUnavailableError``, which no restoring mends.
 UNREADABLE: Final = (CmpError, pl.exceptions.PolarsError, OSError)
 
 
@@ -56,6 +56,11 @@ def validate_log(log: Log) -> list[Finding]:
         Empty where nothing is wrong. A table that cannot be read is a finding, and the checks end there. Records that
         were torn, or set aside because they contradict others, are findings of a log that was gathered from records.
 
+    Raises
+    ------
+    LogUnavailableError
+        Where the log cannot be reached or read now (locked, its server away): that says nothing of what it holds.
+
     Examples
     --------
     >>> import tempfile, cmp
@@ -85,8 +90,12 @@ def _read(log: Log) -> tuple[list[pl.DataFrame], list[Finding]]:
             for table in TABLES:
                 try:
                     frames.append(now.scan(table).collect())
+                except LogUnavailableError:
+                    raise
                 except UNREADABLE as error:
                     note(table.name, error)
+    except LogUnavailableError:
+        raise
     except UNREADABLE as error:
         note("meta", error)
     return frames, unreadable

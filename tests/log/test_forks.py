@@ -212,6 +212,46 @@ def test_a_fork_outlives_a_writer_that_hangs_and_the_child_serves_without_the_lo
     assert all_are_logged(told + later, memory.log)
 
 
+def test_a_fork_gives_up_on_a_long_snapshot_while_rounds_go_on_and_the_child_serves_without_the_log(
+    tmp_path, monkeypatch
+):
+    """The child writes nothing: SQLite would take the locks of the inherited connection for its own."""
+    monkeypatch.setattr("cmp.log.writing.REST_SECONDS", 1.0)
+    memory = wrapped(tmp_path, store(12), log_timeout=PATIENCE_SECONDS)
+    told = asked(memory, 3)
+    begun, end, counts = threading.Event(), threading.Event(), []
+
+    def read():
+        with memory.log.snapshot() as now:
+            begun.set()
+            counts.append(now.rounds().collect().height)
+            end.wait()
+            counts.append(now.rounds().collect().height)
+
+    def job():
+        return [reason for _, reason in asked(memory, 2)]
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    begun.wait()
+    with load(memory) as later:
+        before, started = len(later), time.monotonic()
+        child = forked(job)
+        took, meanwhile = time.monotonic() - started, len(later) - before
+        assert child.told() == ["log_failed", "log_failed"]
+    assert took >= 1.0
+    assert meanwhile > 10, "no round is to wait for the snapshot"
+    end.set()
+    reader.join()
+    assert counts[0] == counts[1] == 3
+    told += later
+    told += forked(lambda: asked(memory, 2)).told()
+    memory.close()
+    all_are_logged(told, memory.log)  # how evenly is not asked: many rounds end amid a block
+    dealt = memory.log.rounds().group_by("block_id").len().join(memory.log.blocks(), on="block_id").collect()
+    assert (dealt["len"] != dealt["length"]).sum() <= 1, "no row of a block is lost"
+
+
 def test_a_child_never_waits_for_a_connection_that_another_thread_was_closing_as_garbage(tmp_path):
     """A retriever that nobody closed goes whenever garbage is collected, in whatever thread."""
     stop, numbers = threading.Event(), count()

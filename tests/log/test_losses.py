@@ -96,7 +96,7 @@ def test_a_last_record_that_a_crash_cut_short_is_counted_and_warned_of_and_no_fa
         with caplog.at_level(logging.WARNING, "cmp.log"):
             log = cmp.open_log(path)
         assert (log.torn, log.losses.cut, log.losses.torn) == (1, 1, 0)
-        assert f"x.jsonl, line {LINES}: the last record was cut short" in caplog.text
+        assert f"x.jsonl, line {LINES}: a record was cut short" in caplog.text
         assert cmp.validate_log(log) == []
     assert cmp.diagnose(log).passed
 
@@ -148,6 +148,42 @@ def test_each_of_several_files_may_end_in_a_record_cut_short(path):
     path.write_bytes(path.read_bytes()[:-30])
     log = cmp.log.read_jsonl(path, other)
     assert (log.torn, log.losses.cut, cmp.validate_log(log)) == (2, 2, [])
+
+
+@pytest.mark.parametrize("kept", [1, 5, 9, 10, 30, 60, -2, -1])
+def test_a_record_that_a_crash_cut_short_is_no_fault_once_the_process_is_started_again(path, caplog, kept):
+    """It appends to the same line, and may crash again: each time one record is lost, and none behind it."""
+    for value in (2.0, 3.0):
+        whole = path.read_bytes().rstrip(b"\n")
+        last = max(whole.rfind(b"\n"), whole.rfind(b'{"crc32":"') - 1) + 1
+        path.write_bytes(whole[: last + kept] if kept > 0 else whole[:kept])
+        JsonlSink(path).write(outcome(value, int(value), correct=True))
+        JsonlSink(path).write(outcome(value + 0.5, int(value) + 4, correct=True))
+    with caplog.at_level(logging.WARNING, "cmp.log"):
+        log = cmp.open_log(path)
+    assert (log.torn, log.losses.cut, log.losses.torn) == (2, 2, 0)
+    assert "a record was cut short, as a crash leaves it, and is left out; so are 1 before it" in caplog.text
+    found = log.outcomes().filter(pl.col("round_id") == "r00").collect()
+    assert found["value"].to_list()[1:] == [2.0, 3.0, 3.5]
+    assert cmp.validate_log(log) == []
+    assert states(log)[CONTRACT] == "PASS"
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        b"# no record",
+        b'"crc32":"00',
+        b'{"crc32":"00000000","length":4,"record":{"a"}',  # as long as it says it is, and another one
+        b'{"crc32":"00000000","length":4,"record":{"a":1}}',
+    ],
+)
+def test_what_else_stands_before_a_record_on_its_line_is_a_finding(path, torn):
+    rewritten(path, lambda number, line: torn + line if number == 7 else line)
+    log = cmp.open_log(path)
+    assert (log.losses.torn, log.losses.cut) == (1, 0)
+    assert [finding.row for finding in cmp.validate_log(log)] == [f"{path}, line 7"]
+    assert log.rounds().collect().height == 40
 
 
 def test_outcomes_that_contradict_others_are_findings_and_fail(path, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import cmp
+from cmp.log import parts
 from cmp.log.schema import TABLES
 from tests.serving.stores import Store, documents, store, wrapped
 
@@ -105,3 +106,26 @@ def test_files_put_together_by_hand_may_hold_a_row_twice(served, tmp_path):
         (target / "exposures" / "part-00000.parquet").read_bytes()
     )
     assert_frame_equal(cmp.utilities(cmp.open_log(target)).frame, whole)
+
+
+@pytest.mark.parametrize("rows", [13, 250_000])
+@pytest.mark.parametrize("name", ["run[1]", "what{a,b}", "scope=1"])
+def test_a_directory_may_have_any_name(served, tmp_path, monkeypatch, name, rows):
+    """Brackets and braces are no pattern, and an equals sign makes no column."""
+    monkeypatch.setattr("cmp.log.sqlite.ROWS_READ_AT_ONCE", 5)
+    monkeypatch.setattr("cmp.log.parts.ROWS_AT_ONCE", rows)
+    plain, named = (cmp.open_log(served.export(tmp_path / each / "out")) for each in ("plain", name))
+    for table in TABLES:
+        assert_frame_equal(named.scan(table).collect(), plain.scan(table).collect())
+        assert_frame_equal(named.scan(table).collect(), served.scan(table).collect(), check_row_order=False)
+
+
+def test_the_part_of_an_id_is_what_a_join_would_find():
+    """Ids unknown, absent or in any order stand where they stood; those of no round in the first part."""
+    ids = pl.Series("round_id", ["b", "d", "d\u00e9", "f"])
+    key = pl.DataFrame([ids, pl.Series("part", [4, 2, 7, 1], dtype=pl.Int64)])
+    wanted = pl.Series("round_id", ["f", "a", "b", None, "d\u00e9", "c", "z", "", "d"])
+    joined = pl.DataFrame([wanted]).join(key, on="round_id", how="left", maintain_order="left")["part"]
+    assert parts._parts_of(wanted, *key).to_list() == joined.fill_null(0).to_list()
+    assert parts._parts_of(wanted, *key.clear()).to_list() == [0] * 9
+    assert parts._parts_of(wanted.clear(), *key).to_list() == []

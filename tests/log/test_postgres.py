@@ -34,6 +34,7 @@ def altered(url: str, *statements: str) -> None:
         connection.read_only = False
         for statement in statements:
             connection.execute(statement)
+        connection.commit()
 
 
 def alone(url: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import psycopg
 import pytest
 from polars.testing import assert_frame_equal
 
@@ -177,6 +179,45 @@ def test_a_snapshot_lets_writers_go_on_and_keeps_no_hold_on_the_file_afterwards(
     assert cmp.utilities(memory.log).frame.height == 12
     busy, kept, moved = memory.log._session.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     assert (busy, kept, moved) == (0, 0, 0)
+    memory.close()
+
+
+def test_what_fails_within_a_snapshot_is_told_as_it_is_and_not_as_the_log(location):
+    """The caller's own database may be away, or lack a table, while the log is read without fault."""
+    memory = wrapped(location, store(12))
+    asked(memory, 3)
+
+    def fail_within(error):
+        with memory.log.snapshot() as now:
+            assert now.rounds().collect().height == 3
+            raise error
+
+    for mine in (
+        psycopg.OperationalError("my own warehouse is away"),
+        psycopg.errors.UndefinedTable("no my_results"),
+        sqlite3.OperationalError("no such table: my_results"),
+    ):
+        with pytest.raises(type(mine)) as caught:
+            fail_within(mine)
+        assert caught.value is mine
+    memory.close()
+
+
+def test_a_half_read_table_may_be_left_and_is_never_taken_for_a_whole_one(location, monkeypatch):
+    memory = wrapped(location, store(12))
+    asked(memory, 10)
+    monkeypatch.setattr(
+        f"cmp.log.{'postgres' if isinstance(location, str) else 'sqlite'}.ROWS_READ_AT_ONCE", 4
+    )
+    with memory.log.snapshot() as now:
+        half, begun = now.portions(EXPOSURES), now.portions(EXPOSURES)
+        assert next(half).height == next(begun).height == 4
+        begun.close()
+        assert now.rounds().collect().height == 10
+        assert now.exposures().collect().height > 4
+    with pytest.raises(ValueError, match="snapshot is over"):
+        next(half)
+    assert cmp.validate_log(memory.log) == []
     memory.close()
 
 

@@ -86,6 +86,52 @@ def test_rest_is_given_up_in_time_where_a_job_hangs_or_asks_for_it_itself():
     assert thread.submit(ask).result(timeout=5) is False
 
 
+def test_jobs_go_on_while_rest_waits_for_a_use_and_no_use_begins():
+    thread, release = WriterThread(), threading.Event()
+    begun, used_again = threading.Event(), threading.Event()
+
+    def use():
+        with thread.in_use():
+            begun.set()
+            release.wait()
+            with thread.in_use():  # nested: it must not wait for who waits for it
+                pass
+
+    def use_again():
+        with thread.in_use():
+            used_again.set()
+
+    with ThreadPoolExecutor(3) as pool:
+        using = pool.submit(use)
+        begun.wait()
+        resting = pool.submit(lambda: (thread.rest(30), thread.wake()))
+        time.sleep(0.05)
+        using_again = pool.submit(use_again)
+        for _ in range(3):
+            assert thread.submit(threading.get_ident).result(timeout=5)
+        time.sleep(0.05)
+        assert not resting.done() and not used_again.is_set()
+        release.set()
+        assert resting.result(timeout=5)[0] is True
+        using.result(timeout=5)
+        using_again.result(timeout=5)
+    assert not thread.is_busy
+
+
+def test_rest_is_given_up_in_time_where_a_use_goes_on_and_no_job_begins_then():
+    thread = WriterThread()
+    with ThreadPoolExecutor(1) as pool, thread.in_use():
+        rested = pool.submit(thread.rest, 0.1)
+        assert rested.result(timeout=5) is False
+        assert thread.is_busy
+        waiting = thread.submit(int)
+        time.sleep(0.05)
+        assert not waiting.done()
+        pool.submit(thread.wake).result()
+        assert waiting.result(timeout=5) == 0
+    assert not thread.is_busy
+
+
 def test_who_rests_is_not_woken_by_another():
     thread = WriterThread()
     assert thread.rest(1)

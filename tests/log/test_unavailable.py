@@ -6,10 +6,12 @@ import sqlite3
 import time
 from contextlib import closing, contextmanager
 
+import psycopg
 import pytest
 
 import cmp
 from cmp.errors import CmpError, LogUnavailableError
+from cmp.log.schema import EXPOSURES
 from tests.serving.stores import store, wrapped
 
 
@@ -70,7 +72,30 @@ def test_a_file_that_cannot_be_read_is_named_too(tmp_path, monkeypatch):
         hog.execute("BEGIN EXCLUSIVE")
         with pytest.raises(LogUnavailableError, match=r"x\.db cannot be used now"):
             cmp.open_log(memory.log.path)
-        assert "cannot be read" in cmp.validate_log(memory.log)[0].problem
+        for checked in (cmp.validate_log, cmp.diagnose):
+            with pytest.raises(LogUnavailableError, match=r"x\.db cannot be used now"):
+                checked(memory.log)
+    assert cmp.validate_log(memory.log) == []
+
+
+@pytest.mark.parametrize("checked", [cmp.validate_log, cmp.diagnose])
+def test_a_server_lost_between_two_tables_is_no_damage_to_the_log(postgres_url, monkeypatch, checked):
+    memory = wrapped(postgres_url, store(20))
+    memory.record(memory.retrieve("q", scope="s").round_id, 1.0)
+    memory.close()
+    read = memory.log._portions
+
+    def cut(reader, table):
+        if table is EXPOSURES:
+            with psycopg.connect(**memory.log._options, autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s)", (reader.info.backend_pid,))
+        return read(reader, table)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(memory.log, "_portions", cut)
+        with pytest.raises(LogUnavailableError, match="was lost"):
+            checked(memory.log)
+    assert cmp.validate_log(memory.log) == []
 
 
 def test_a_closing_log_lets_go_even_where_it_cannot_write(tmp_path):

@@ -48,6 +48,8 @@ DAMAGE = {
     "row of the table was used twice": "UPDATE rounds SET block_row = 1 WHERE round_id = 'r03'",
     "table does not hold the exposures planned": "UPDATE rosters SET planned = planned + 1 WHERE memory_id = 'm4'",
     "it cannot be read": "DROP TABLE outcomes",
+    "table rounds of": "UPDATE rounds SET fallback_reason = CAST(x'41ff42' AS TEXT) WHERE round_id = 'r03'",
+    "holds a text that is not UTF-8": "UPDATE rosters SET memory_id = CAST(x'41ff42' AS TEXT) WHERE position = 0",
 }
 
 
