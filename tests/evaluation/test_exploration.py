@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import combinations, product
+from math import comb
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ import polars as pl
 import pytest
 
 import cmp
-from cmp.evaluation.exploration import MOMENTS, NOTED, STRETCH, exposure_cost
+from cmp.evaluation.exploration import MOMENTS, NOTED, SHORTEST, STRETCH, exposure_cost
 from tests.foreign.rows import small
 from tests.serving.stores import Store, store, wrapped
 
@@ -54,7 +55,7 @@ def chosen(n, *places):
     return np.isin(np.arange(n), places)
 
 
-@pytest.mark.parametrize("n_held", [1, 2, 3])
+@pytest.mark.parametrize("n_held", [1, 2, 3, 5])
 @pytest.mark.parametrize("reason", FALLBACKS)
 def test_over_every_choice_of_holdout_rounds_the_mean_is_the_cost(n_held, reason):
     """Enumerated, 6 rounds, of which the first three fall back wherever they are not held out, and cost nothing."""
@@ -100,6 +101,102 @@ def test_scopes_are_never_compared_and_rows_may_come_in_any_order():
     assert cost.cost == pytest.approx(-0.75, abs=EXACT)
     shuffled = np.random.default_rng(1).permutation(12)
     assert exposure_cost(log_of(held, y, scope=scope, order=shuffled)) == cost
+
+
+def test_most_rounds_may_be_held_out_as_well_as_few():
+    """Whichever arm is the rarer, the contrast is the same with its sign turned: estimate, interval and p-value."""
+    rng = np.random.default_rng(3)
+    held = rng.random(200) < 0.1
+    y = rng.lognormal(size=200)
+    few, most = exposure_cost(log_of(held, y)), exposure_cost(log_of(~held, y))
+    assert few.std_error > 0
+    assert (most.cost, most.ci_low, most.ci_high) == (-few.cost, -few.ci_high, -few.ci_low)
+    assert (most.std_error, most.p_value, most.p_share) == (few.std_error, few.p_value, few.p_share)
+    assert (most.n_holdout, most.n_randomized) == (few.n_randomized, few.n_holdout)
+
+
+#: The scope of each of six rounds.
+SHORT_SCOPES = {"one round each": "abcdef", "two rounds each": "abbcca", "one or two": "aabcde"}
+
+
+@pytest.mark.parametrize("n_held", [1, 2, 3, 5])
+@pytest.mark.parametrize("scopes", SHORT_SCOPES)
+def test_over_every_choice_of_holdout_rounds_the_shortest_scopes_have_the_mean_cost(scopes, n_held):
+    """Enumerated: each scope has a level and a cost of its own; a scope of four, 100 higher, has its own comparison."""
+    scope = [*SHORT_SCOPES[scopes], *["long"] * 4]
+    level = np.array([{"long": 100.0}.get(name, 3.0 * ord(name[0])) for name in scope])
+    base = level + np.linspace(0, 1, 10) ** 2
+    cost = np.array([-0.3, 0.1, -2.0, 0.7, -0.4, -0.1, -1.0, -1.5, 0.2, -0.3])
+    found = []
+    for places, long in product(combinations(range(6), n_held), range(6, 10)):
+        held = chosen(10, *places, long)
+        found.append(exposure_cost(log_of(held, np.where(held, base, base + cost), scope=scope)))
+    weights = [n_held * (6 - n_held) / 6, 3 / 4]
+    want = np.average([cost[:6].mean(), cost[6:].mean()], weights=weights)
+    assert np.mean([one.cost for one in found]) == pytest.approx(want, abs=EXACT * level.max())
+    assert {(one.n_across, one.n_left_out, one.note) for one in found} == {(6, 0, None)}
+
+
+def test_services_that_hold_out_different_shares_of_the_shortest_scopes_are_told_apart():
+    """150 scopes of two rounds at share .05 and 150 at .6 and 5 higher: compared across they would be off by 2.
+
+    Some 80 scopes have a round of either arm, so that the standard error is below 0.02.
+    """
+    rng = np.random.default_rng(5)
+    service = np.repeat(rng.permutation(np.repeat([0, 1], 150)), 2)
+    held = rng.random(600) < np.where(service == 1, 0.6, 0.05)
+    y = 5.0 * service + rng.normal(size=600) * 0.1 + np.where(held, 0.0, -0.1)
+    cost = exposure_cost(log_of(held, y, scope=np.repeat(np.arange(300), 2).astype(str).tolist()))
+    assert "scopes of two rounds hold out shares that differ (p = " in cost.note
+    assert cost.n_across == 0
+    assert abs(cost.cost + 0.1) < 4 * 0.02
+
+
+@pytest.mark.parametrize("is_interleaved", [False, True])
+def test_shares_that_move_in_time_are_not_taken_for_shares_that_differ_between_scopes(
+    monkeypatch, is_interleaved
+):
+    """100 logs of 200 scopes of two rounds, at level .05: more than 12 that are noted have probability .0015."""
+    monkeypatch.setattr("cmp.evaluation.exploration.NOTED", 0.05)
+    rng = np.random.default_rng(2)
+    scope = np.repeat(np.arange(200), 2).astype(str)
+    noted = 0
+    for _ in range(100):
+        held = rng.random(400) < np.where(np.arange(400) < 210, 0.1, 0.4)
+        order = rng.permutation(400) if is_interleaved else np.arange(400)
+        cost = exposure_cost(log_of(held, rng.normal(size=400), scope=scope[order].tolist()))
+        noted += "shares that differ" in (cost.note or "")
+    assert noted <= 12
+
+
+@pytest.mark.parametrize("share", [0.1, 0.9])
+@pytest.mark.parametrize("size", [1, 2, 3, 300])
+def test_intervals_of_skewed_outcomes_hold_however_short_the_scopes_and_whichever_arm_is_the_rarer(
+    size, share
+):
+    """150 logs, lognormal: all have an interval, and fewer than 133 that hold have probability .0006 at .95."""
+    rng = np.random.default_rng(0)
+    scope = np.repeat(np.arange(300 // size), size).astype(str).tolist()
+    found = []
+    for _ in range(150):
+        held = rng.random(300) < share
+        y = rng.lognormal(0, 1.2, 300) + np.where(held, 0, -0.1)
+        found.append(exposure_cost(log_of(held, y, scope=scope)))
+    assert all(cost.std_error is not None for cost in found)
+    assert sum(cost.ci_low <= -0.1 <= cost.ci_high for cost in found) >= 133
+    assert {cost.n_across for cost in found} == {300 * (size < SHORTEST)}
+    # what is left out says little of what is lost: two thirds are in scopes of three
+    assert np.mean([cost.n_left_out for cost in found]) < (40 if size != 3 else 300 * 0.75)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 20])
+def test_a_stretch_of_n_costs_one_nth_of_the_information(n):
+    """Summed over all numbers held out: n1 n0 / n is expected to be (n - 1) h (1 - h), against n h (1 - h)."""
+    share = 0.3
+    held = np.arange(n + 1)
+    chance = np.array([comb(n, h) * share**h * (1 - share) ** (n - h) for h in range(n + 1)])
+    expected = (chance * held * (n - held) / n).sum()
+    assert expected == pytest.approx((1 - 1 / n) * n * share * (1 - share), abs=EXACT)
 
 
 def test_rounds_without_random_slots_could_not_be_held_out_and_are_no_part_of_it():
