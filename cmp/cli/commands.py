@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.markup import escape
 
 from cmp.cli.application import (
     LOGS,
@@ -20,7 +19,8 @@ from cmp.cli.application import (
     app,
     examples,
 )
-from cmp.cli.output import Format, console, emit, errors, working
+from cmp.cli.output import Format, console, emit, errors, harmless, printable, working
+from cmp.log.replacing import write_whole
 
 if TYPE_CHECKING:
     import polars as pl
@@ -227,7 +227,7 @@ def auc(
     if result.unknown_labels:
         some = ", ".join(map(repr, result.unknown_labels[:5]))
         errors().print(
-            escape(f"{len(result.unknown_labels)} labels name memories that are not in the log: {some}")
+            harmless(f"{len(result.unknown_labels)} labels name memories that are not in the log: {some}")
         )
 
 
@@ -284,9 +284,9 @@ def support(
     if output_format is not Format.table:
         emit(found.overview, output_format, output, "support")
     elif output is not None:
-        output.write_text(found.summary() + "\n", "utf-8")
+        write_whole(output, (printable(found.summary(), but="\n") + "\n").encode())
     else:
-        console().print(escape(found.summary()), soft_wrap=True)
+        console().print(harmless(found.summary()), soft_wrap=True)
 
 
 def _support_on_locomo(
@@ -350,7 +350,7 @@ def export(
 
     with working("exporting"):
         target = open_log(log).export(directory, overwrite=overwrite)
-    console().print(f"exported to {escape(str(target))}")
+    console().print(f"exported to {harmless(target)}")
 
 
 def _retriever(name: str, memories: pl.DataFrame) -> ScoringBackend | Fused:

@@ -10,9 +10,8 @@ from uuid import uuid4
 
 import polars as pl
 from rich.console import Console
-from rich.markup import escape
 
-from cmp.cli.output import console, show
+from cmp.cli.output import console, harmless, show
 from cmp.datasets import Benchmark, load_demo, load_locomo
 from cmp.evaluation import Auc
 from cmp.retrievers import BM25, Pooled, cut_pools
@@ -46,7 +45,7 @@ def demonstrate(
     )
     base = BM25.from_frame(benchmark.memories)
     out.print(
-        f"[bold]{escape(benchmark.name)}[/]: {benchmark.memories.height} memories, {asked.height} labelled questions",
+        f"[bold]{harmless(benchmark.name)}[/]: {benchmark.memories.height} memories, {asked.height} labelled questions",
         soft_wrap=True,
     )
     backend: BM25 | Pooled = base
@@ -63,7 +62,7 @@ def demonstrate(
     out.print(
         f"wrapped BM25, B = {slots} slots, k = {random_slots} of them random, {rounds} balanced rounds a question\n"
         "outcome: answer support, the share of the gold answer's words in the context (no model reads it)\n"
-        f"log: {escape(str(where))} (interrupted, the same call with --log {escape(quote(str(where)))} goes on)\n",
+        f"log: {harmless(where)} (interrupted, the same call with --log {harmless(quote(str(where)))} goes on)\n",
         soft_wrap=True,
     )
     started = time.monotonic()
@@ -72,8 +71,8 @@ def demonstrate(
     )
     _print(study, benchmark, out)
     out.print(
-        f"\n{study.n_rounds:,} rounds in {time.monotonic() - started:.1f} s. The log is at {escape(str(where))}\n"
-        f"Look further:  cmpolicy estimate {escape(quote(str(where)))} --by query --metric {METRIC}",
+        f"\n{study.n_rounds:,} rounds in {time.monotonic() - started:.1f} s. The log is at {harmless(where)}\n"
+        f"Look further:  cmpolicy estimate {harmless(quote(str(where)))} --by query --metric {METRIC}",
         soft_wrap=True,
     )
     return study
@@ -87,7 +86,7 @@ def _benchmark(data: Path | None, conversation: str | None) -> Benchmark:
 
 
 def _print(study: Study, benchmark: Benchmark, out: Console) -> None:
-    out.print(escape(study.support.summary()), soft_wrap=True)
+    out.print(harmless(study.support.summary()), soft_wrap=True)
     out.print()
     texts = benchmark.memories.select("memory_id", "text").unique("memory_id")
     _ends(study.by_memory.frame, texts, "Utility of a memory over all questions", out)

@@ -12,10 +12,9 @@ from typing import Final, TextIO
 import polars as pl
 import typer
 from narwhals.exceptions import NarwhalsError
-from rich.markup import escape
 
 from cmp.cli.application import app
-from cmp.cli.output import errors
+from cmp.cli.output import errors, harmless
 from cmp.errors import CmpError
 
 __all__ = ["main"]
@@ -81,7 +80,7 @@ def _said(error: BaseException) -> int:
         mend = ""
     else:
         mend = f". This was not foreseen: with {TRACEBACK}=1 the same call says where it happened; please report that"
-    _say(f"[bold red]{name}[/]: {escape((what or 'no more is known') + mend)}")
+    _say(f"[bold red]{name}[/]: {harmless((what or 'no more is known') + mend)}")
     return FAILED
 
 
@@ -89,12 +88,12 @@ def _say_usage(error: Exception) -> None:
     context, parameters = getattr(error, "ctx", None), getattr(error, "format_message", error.__str__)()
     if type(error).__name__ == "NoArgsIsHelpError":  # the message is the help, where click has not printed it
         if parameters.strip():
-            _say(escape(parameters))
+            _say(harmless(parameters))
         return
     command = getattr(context, "command_path", "cmpolicy")
     told = " ".join(parameters.split())
     told += "" if told.endswith((".", "?", "!")) else "."
-    _say(f"[bold red]{escape(command)}[/]: {escape(told)} See {escape(command)} --help")
+    _say(f"[bold red]{harmless(command)}[/]: {harmless(told)} See {harmless(command)} --help")
 
 
 def _say(text: str) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.markup import escape
 
 from cmp.cli.application import (
     ByOption,
@@ -19,7 +18,7 @@ from cmp.cli.application import (
     app,
     examples,
 )
-from cmp.cli.output import Format, console, emit, errors, working
+from cmp.cli.output import Format, console, emit, errors, harmless, working
 
 
 @app.command(
@@ -59,7 +58,9 @@ def diagnose(
         title, promise = found.headline()
         emit(shown, output_format, output, f"{title}; {promise}")
         for row in found.frame.filter(pl.col("state") == FAIL).iter_rows(named=True):
-            errors().print(f"[bold red]FAIL[/] {escape(row['check'])}: {escape(row['mend'])}", soft_wrap=True)
+            errors().print(
+                f"[bold red]FAIL[/] {harmless(row['check'])}: {harmless(row['mend'])}", soft_wrap=True
+            )
     if not found.passed:
         raise typer.Exit(1)
 
@@ -192,4 +193,4 @@ def report(
             qrels=qrels,
             advance=lambda _: advance(),
         )
-    console().print(f"written to {escape(str(path))}", soft_wrap=True)
+    console().print(f"written to {harmless(path)}", soft_wrap=True)

@@ -17,8 +17,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from cmp.cli.digits import number_formats
+from cmp.log.replacing import write_whole
 
-__all__ = ["Format", "console", "emit", "errors", "show", "working"]
+__all__ = ["Format", "console", "emit", "errors", "harmless", "printable", "show", "working"]
 
 #: Columns of text are at least this wide before a table grows beyond the terminal.
 FOLDED = 12
@@ -35,12 +36,29 @@ class Format(StrEnum):
 
 def console() -> Console:
     """Return the console of results."""
-    return Console(highlight=False)
+    return _console()
 
 
 def errors() -> Console:
     """Return the console of messages."""
-    return Console(stderr=True, highlight=False)
+    return _console(stderr=True)
+
+
+def _console(**options: Any) -> Console:
+    """Return a console that changes no text: an id such as ``user:memo:1`` holds no emoji."""
+    return Console(highlight=False, emoji=False, **options)
+
+
+def printable(text: str, but: str = "") -> str:
+    """Replace what would act on a terminal and not be seen there: control characters, save those of ``but``."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in but else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def harmless(text: object) -> str:
+    """Return a text, of lines, as a console prints it: nothing in it is markup or acts on the terminal."""
+    return escape(printable(str(text), but="\n"))
 
 
 @contextmanager
@@ -61,23 +79,24 @@ def emit(frame: pl.DataFrame, output_format: Format, output: Path | None, title:
         if output is None:
             show(frame, title, console())
         else:
-            with output.open("w", encoding="utf-8") as file:
-                show(frame, title, Console(file=file, highlight=False))
+            text = io.StringIO()
+            show(frame, title, _console(file=text))
+            write_whole(output, text.getvalue().encode())
     elif output_format is Format.parquet:
+        whole = io.BytesIO()
+        frame.write_parquet(whole)
         if output is not None:
-            frame.write_parquet(output)
+            write_whole(output, whole.getvalue())
         else:
-            whole = io.BytesIO()
-            frame.write_parquet(whole)
             sys.stdout.buffer.write(whole.getbuffer())
     else:
-        text = (
+        lines = (
             frame.write_json() + "\n" if output_format is Format.json else without_formulas(frame).write_csv()
         )
         if output is None:
-            sys.stdout.write(text)
+            sys.stdout.write(lines)
         else:
-            output.write_text(text, "utf-8")
+            write_whole(output, lines.encode())
 
 
 def show(frame: pl.DataFrame, title: str, where: Console) -> None:
@@ -93,7 +112,7 @@ def show(frame: pl.DataFrame, title: str, where: Console) -> None:
     ]
     folds = [not dtype.is_numeric() for dtype in frame.dtypes]
     least = [min(width, FOLDED) if fold else width for width, fold in zip(widths, folds, strict=True)]
-    table = Table(title=escape(title), title_justify="left", box=None, pad_edge=False)
+    table = Table(title=harmless(title), title_justify="left", box=None, pad_edge=False)
     for name, fold, width in zip(frame.columns, folds, least, strict=True):
         table.add_column(
             escape(name),
@@ -134,9 +153,4 @@ def _cell(value: Any, written: Callable[[float], str]) -> str:
         return written(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = str(value)
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    )
+    return printable(str(value))

@@ -11,10 +11,12 @@ from typing import Any, Final
 import polars as pl
 
 import cmp
-from cmp.errors import CmpError
+from cmp.errors import CmpError, LogUnavailableError
 from cmp.estimation import Utilities, utilities
+from cmp.estimation.one_moment import as_of_one_moment
 from cmp.evaluation import Diagnosis, Qrels, auc, diagnose, exposure_cost, read_qrels, support
 from cmp.log.reading import Log
+from cmp.log.replacing import write_whole
 from cmp.report.forest import Estimate, draw_forest
 from cmp.report.page import Html, note, page, section, table
 
@@ -63,7 +65,8 @@ def write_report(
 
     It holds what was asked; the states of memories; utilities with their intervals, drawn and in a table, under a
     sentence that says what their zero means; the checks of :func:`~cmp.diagnose`; what exploring cost, where rounds
-    were held out; and, with labels, support and AUC. What the log does not allow is said in its place.
+    were held out; and, with labels, support and AUC. What the log does not allow is said in its place. All of it is of
+    the moment the log was read, whoever writes to it meanwhile.
 
     Parameters
     ----------
@@ -89,6 +92,8 @@ def write_report(
     ------
     ValueError
         For an option that :func:`~cmp.utilities` refuses of a log that passes its checks, or a metric it does not hold.
+    LogUnavailableError
+        Where the log cannot be reached.
     OSError
         Where the file cannot be written.
 
@@ -107,6 +112,7 @@ def write_report(
     """
     labels = qrels if qrels is None or isinstance(qrels, Qrels) else read_qrels(qrels)
     step = advance or (lambda _: None)
+    log = _read(log)
     diagnosis = diagnose(log, metric)
     step(1)
     parts = [_asked(log, metric, by, reference, level)]
@@ -127,8 +133,18 @@ def write_report(
         parts += _against_labels(log, found, labels, by, level)
     step(1)
     target = Path(path)
-    target.write_text(page(title, parts), "utf-8")
+    write_whole(target, page(title, parts).encode())
     return target
+
+
+def _read(log: Log) -> Log:
+    """Read a log once, so that all parts tell of one moment; of one that is damaged each part says what it lacks."""
+    try:
+        return as_of_one_moment(log)
+    except LogUnavailableError:
+        raise
+    except (CmpError, pl.exceptions.PolarsError, OSError):
+        return log
 
 
 def _asked(log: Log, metric: str, by: str, reference: str, level: float) -> Html:

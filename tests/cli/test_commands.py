@@ -8,6 +8,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -15,8 +16,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import cmp
+import cmp.report
 from cmp.cli import app
-from cmp.cli.output import show, without_formulas
+from cmp.cli.output import Format, emit, show, without_formulas
 from tests.damage import exposure
 from tests.serving.stores import store, wrapped
 
@@ -191,19 +193,97 @@ def test_spreadsheet_formulas_are_defused_in_csv():
 
 
 def test_control_characters_and_markup_in_ids_do_not_reach_the_terminal(tmp_path):
-    hostile = ["\x1b[31mred", "[bold]loud[/]", "a\nb"]
+    output = run("estimate", logged(tmp_path / "h.db", ["\x1b[31mred", "[bold]loud[/]", "a\nb"]))
+    assert "\x1b[31m" not in output
+    assert "[bold]loud[/]" in output
+
+
+def logged(path, ids):
+    """Return the path of a log whose memories have these ids."""
     memory = cmp.wrap(
         lambda query: [],
-        list_ids=lambda: hostile,
+        list_ids=lambda: ids,
         get=lambda ids: list(ids),
         slots=1,
         random_slots=1,
-        log=tmp_path / "h.db",
+        log=path,
         scope=cmp.EVERYTHING,
     )
     for _ in range(9):
         memory.record(memory.retrieve("q").round_id, 1.0)
     memory.close()
-    output = run("estimate", tmp_path / "h.db")
-    assert "\x1b[31m" not in output
-    assert "[bold]loud[/]" in output
+    return path
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no colons in file names there")
+def test_ids_paths_and_messages_hold_no_emoji(tmp_path):
+    ids = ["user:memo:1", "user:key:2", "doc:end:5"]
+    path = logged(tmp_path / "x.db", ids)
+    run("estimate", path, "-o", tmp_path / "table.txt")
+    for text in (run("estimate", path), (tmp_path / "table.txt").read_text("utf-8")):
+        assert all(each in text for each in ids)
+    assert "run:key:1" in run("export", path, tmp_path / "run:key:1").replace("\n", "")
+    assert "no:key:1.db" in command("estimate", tmp_path / "no:key:1.db").stderr
+
+
+def test_a_title_holds_no_control_character_and_no_markup():
+    text = io.StringIO()
+    show(pl.DataFrame({"a": ["x" * 60]}), "of \x1b[2J[bold]all[/]\nand more", Console(file=text, width=80))
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    assert lines[:2] == ["of \N{REPLACEMENT CHARACTER}[2J[bold]all[/]", "and more"]
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_a_file_that_cannot_be_written_whole_is_left_as_it_was(tmp_path, kind):
+    """The disk is as good as full: a file may have no more than some bytes."""
+    resource = pytest.importorskip("resource")
+    frame = pl.DataFrame({"memory_id": [f"m{number}" for number in range(4000)]})
+    target = tmp_path / "out"
+    emit(frame, kind, target, "title")
+    before = target.read_bytes()
+    held = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, held[1]))
+    try:
+        with pytest.raises(OSError, match=r"too large.*/out'$"):
+            emit(frame, kind, target, "title")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, held)
+    assert target.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_report_that_cannot_be_written_whole_leaves_the_last_one(log, tmp_path):
+    resource = pytest.importorskip("resource")
+    target = tmp_path / "report.html"
+    exported = cmp.open_log(
+        cmp.open_log(log).export(tmp_path / "exported")
+    )  # SQLite's own files are not to fail
+    cmp.report.write_report(exported, target)
+    before = target.read_bytes()
+    held = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, held[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            cmp.report.write_report(exported, target)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, held)
+    assert target.read_bytes() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such links, modes and devices there")
+def test_an_output_may_be_a_link_a_device_or_a_file_with_its_own_permissions(tmp_path):
+    frame = pl.DataFrame({"a": [1]})
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("before")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    for target in (link, Path("/dev/null")):
+        emit(frame, Format.csv, target, "title")
+    assert (real.read_text(), link.is_symlink(), real.stat().st_mode & 0o777) == ("a\n1\n", True, 0o640)
+    assert Path("/dev/null").is_char_device()
+
+
+def test_an_output_in_no_folder_names_the_file_that_was_asked_for(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none.*out\.csv'$") as raised:
+        emit(pl.DataFrame({"a": [1]}), Format.csv, tmp_path / "none" / "out.csv", "title")
+    assert "partial" not in str(raised.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -93,6 +94,36 @@ def test_a_column_that_a_log_lacks_is_named_and_never_read_as_its_own_name(log, 
     result = command("validate", path)
     assert result.returncode == 1
     assert column in result.stdout
+
+
+@pytest.mark.parametrize("name", ["estimate", "validate"])
+def test_what_a_hostile_log_holds_does_not_act_on_the_terminal(log, tmp_path, name):
+    hostile = "\x1b]0;owned\x07\x1b[2J\x9b"
+    folder = tmp_path / "evil"
+    folder.mkdir()
+    (folder / "meta.json").write_text(json.dumps({"schema_version": hostile}), "utf-8")
+    path = tmp_path / "x.db"
+    shutil.copy(log, path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE outcomes SET value = ?", (hostile,))
+        connection.commit()
+    for each in (folder, path):
+        result = command(name, each)
+        assert "owned" in result.stdout + result.stderr
+        assert not set(result.stdout + result.stderr) & set("\x1b\x07\x9b")
+
+
+@pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\x9bb", "a\u202eb", "a:memo:b\x07", "[red]a\x00[/]"])
+def test_a_message_holds_no_control_character(text, monkeypatch, capsys):
+    def failing(**_):
+        raise ValueError(text)
+
+    monkeypatch.setattr(endings, "app", failing)
+    with pytest.raises(SystemExit):
+        endings.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    seen = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    assert line == f"ValueError: {seen}"
 
 
 def test_a_file_that_is_no_log_is_said_in_a_line_however_long(tmp_path):

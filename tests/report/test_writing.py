@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from contextlib import closing
 from html.parser import HTMLParser
 
 import polars as pl
@@ -66,12 +67,15 @@ def serve(folder, ids=None, rounds=60, **settings):
             lambda query: [], list_ids=lambda scope: ids, get=lambda ids, scope: list(ids), seed=1,
             log=folder / "x.db", **settings,
         )  # fmt: skip
+    ask(memory, rounds, "s" if ids is None else "<i>scope</i>")
+    return memory
+
+
+def ask(memory, rounds, scope="s"):
     for number in range(rounds):
-        scope = "s" if ids is None else "<i>scope</i>"
         context = memory.retrieve("q", scope=scope, group=f"<u>q{number % 2}</u>")
         memory.record(context.round_id, float(number % 3 == 0))
     memory.flush()
-    return memory
 
 
 def read(memory, folder, **options):
@@ -211,6 +215,31 @@ def test_labels_that_cannot_be_read_are_refused_before_anything_is_done(tmp_path
 
 def test_held_out_rounds_add_what_exploring_cost(tmp_path):
     assert "What exploring cost" in read(serve(tmp_path, holdout=0.3), tmp_path).text
+
+
+def test_all_of_a_report_is_of_the_moment_the_log_was_read(tmp_path):
+    """After each part ten rounds more are asked: the page is as if nobody had."""
+    memory = serve(tmp_path, holdout=0.3)
+    labels = tmp_path / "labels.qrels"
+    labels.write_text("<u>q0</u> 0 m5 1\n<u>q1</u> 0 m4 1\n")
+    quiet = read(memory, tmp_path, by="query", qrels=labels)
+    busy = read(memory, tmp_path, by="query", qrels=labels, advance=lambda _: ask(memory, 10))
+    assert memory.log.rounds().collect().height == 60 + 10 * PARTS
+    assert busy.words == quiet.words
+    states = re.search(r"log keeps its contract \* (PASS|FAIL|NOT TESTABLE)", " ".join(quiet.text.split()))
+    assert states.group(1) == "PASS"
+
+
+def test_a_log_that_cannot_be_reached_has_no_report(tmp_path, monkeypatch):
+    monkeypatch.setattr("cmp.log.sqlite.BUSY_SECONDS", 0.1)
+    memory = serve(tmp_path)
+    memory.close()
+    with closing(sqlite3.connect(memory.log.path, isolation_level=None)) as blocker:
+        blocker.execute("PRAGMA journal_mode=DELETE")
+        blocker.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(cmp.LogUnavailableError, match="cannot be used now"):
+            write_report(memory.log, tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
 
 
 def test_a_damaged_log_has_a_report_that_says_so(tmp_path):
