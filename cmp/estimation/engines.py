@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -51,17 +53,24 @@ def engine_named(name: str) -> Iterator[Engine]:
         with tempfile.TemporaryDirectory(prefix="cmp-") as folder, _duckdb() as connection:
             yield _Elsewhere(
                 Path(folder),
-                lambda files: connection.read_parquet(list(map(str, files)), union_by_name=True),
+                lambda files: connection.read_parquet(
+                    [glob.escape(str(file)) for file in files], union_by_name=True, hive_partitioning=False
+                ),
             )
     elif name == "spark":
         session = _spark()
         with tempfile.TemporaryDirectory(prefix="cmp-") as folder:
             yield _Elsewhere(
                 Path(folder),
-                lambda files: session.read.option("mergeSchema", "true").parquet(*map(str, files)),
+                lambda files: session.read.option("mergeSchema", "true").parquet(*map(_literal, files)),
             )
     else:
         raise ValueError(f"engine={name!r} is not supported; use {' or '.join(map(repr, ENGINES))}")
+
+
+def _literal(file: Path) -> str:
+    """Return a path as Hadoop takes it without finding a pattern in it."""
+    return re.sub(r"[][{}*?\\]", r"\\\g<0>", str(file))
 
 
 class _Elsewhere:

@@ -35,9 +35,11 @@ for place, out in zip(sys.argv[1::2], sys.argv[2::2]):
 
 @pytest.fixture
 def places(tmp_path):
-    """Return a log in a SQLite file, and the same exported in parts."""
+    """Return a log in a SQLite file, and the same exported in parts, to a place that looks like a pattern."""
     log = served(tmp_path, "continuous", scopes=("s", "ü 'quoted'"), rounds=50, reference_cards=2)
-    return [log.path, log.export(tmp_path / "parts", rounds_per_part=30)]
+    folder = tmp_path / "scope=other"
+    folder.mkdir()
+    return [log.path, log.export(folder / "run[1]{a,b}*", rounds_per_part=30)]
 
 
 @pytest.mark.parametrize("by", ["memory", "query"])
