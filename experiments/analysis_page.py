@@ -40,9 +40,9 @@ def analysis_page(frame: pl.DataFrame, *, smoke: bool) -> str:
 integer codes that are in memory already, which is the least that anyone can take. *Least squares* (statsmodels, HC2
 errors) and the *bootstrap* of self-normalized weights (a thousand resamples, as in Open Bandit Pipeline) go memory by
 memory: they were run for some of them, and their time is scaled to all. What is over in a few seconds was run nine
-times, in turns, and ours and plain polars three times where they take longer; medians are told. Widths at equal coverage are in [intervals.md](intervals.md). *Largest
-difference* is that of a utility from ours. What importing takes (polars and numpy are there already) is told apart, and
-counts once a process.
+times, in turns, and ours and plain polars three times where they take longer; medians are told. Widths at equal
+coverage are in [intervals.md](intervals.md). *Largest difference* is that of a utility from ours. What importing takes
+(polars and numpy are there already) is told apart, and counts once a process.
 
 {pipe_table(HEADERS, map(_row, frame.iter_rows(named=True)))}
 """
