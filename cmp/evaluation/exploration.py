@@ -243,7 +243,7 @@ def _differs(rounds: pl.DataFrame) -> float | None:
         .group_by("scope")
         .agg(
             pl.len(),
-            *(pl.col("held", "portion").get(at, null_on_oob=True).name.suffix(f"_{at}") for at in (0, 1)),
+            *(pl.col("held", "portion").slice(at, 1).first().name.suffix(f"_{at}") for at in (0, 1)),
         )
         .filter(pl.col("len") == SHORTEST - 1)
     )
