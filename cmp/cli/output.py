@@ -67,11 +67,8 @@ def working(what: str, where: Console | None = None) -> Iterator[None]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     where = where or errors()
-    if not where.is_terminal:
-        yield
-        return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=where, transient=True) as progress:
+    with Progress(*columns, console=where, transient=True, disable=not where.is_terminal) as progress:
         progress.add_task(what, total=None)
         yield
 
