@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+import polars as pl
 
 from cmp.estimation.cells import BoolArray
 from cmp.estimation.estimators import Contrast
+from cmp.estimation.log_codes import integers
 from cmp.estimation.sums import FloatArray, IntArray, group_sums, matches
 
 __all__ = ["Clumping", "Clusters", "clumping"]
@@ -44,6 +46,41 @@ class Clusters:
     """Shape (K,), rounds of the part in the cell's exposed arm."""
     away: FloatArray
     """Shape (K,), rounds of the part that are not in its control arm."""
+
+    @classmethod
+    def of_frames(
+        cls,
+        shared: BoolArray,
+        memory: IntArray,
+        stratum: IntArray,
+        parts: pl.DataFrame,
+        touched: pl.DataFrame,
+    ) -> Clusters:
+        """Return clusters whose parts are rows of ``stratum, block, episode, rounds, outcome``.
+
+        Parameters
+        ----------
+        shared, memory, stratum
+            Of memories and of cells.
+        parts
+            P rows.
+        touched
+            K rows of ``cell, part, exposed, away``, sorted by the first two.
+        """
+        return cls(
+            shared=shared,
+            memory=memory,
+            stratum=stratum,
+            part_stratum=integers(parts["stratum"]),
+            part_block=integers(parts["block"]),
+            part_episode=integers(parts["episode"]),
+            part_rounds=parts["rounds"].to_numpy(),
+            part_outcome=parts["outcome"].to_numpy(),
+            cell=integers(touched["cell"]),
+            part=integers(touched["part"]),
+            exposed=touched["exposed"].to_numpy(),
+            away=touched["away"].to_numpy(),
+        )
 
     @property
     def n_strata(self) -> int:

@@ -113,20 +113,9 @@ def clusters_of_rounds(
     )
     parts, touched = _counted(known, drawn, ranked)
     own_cells = withheld.select(pl.col("row", "place").cast(pl.Int64)).unique().sort("place")
-    return Clusters(
-        shared=shared,
-        memory=integers(pl.concat([cells["row"].cast(pl.Int64), own_cells["row"]])),
-        stratum=integers(pl.concat([cells["stratum"], own_cells["place"] + n_strata])),
-        part_stratum=integers(parts["stratum"]),
-        part_block=integers(parts["block"]),
-        part_episode=integers(parts["episode"]),
-        part_rounds=parts["rounds"].to_numpy(),
-        part_outcome=parts["outcome"].to_numpy(),
-        cell=integers(touched["cell"]),
-        part=integers(touched["part"]),
-        exposed=touched["exposed"].to_numpy(),
-        away=touched["away"].to_numpy(),
-    )
+    memory = integers(pl.concat([cells["row"].cast(pl.Int64), own_cells["row"]]))
+    stratum = integers(pl.concat([cells["stratum"], own_cells["place"] + n_strata]))
+    return Clusters.of_frames(shared, memory, stratum, parts, touched)
 
 
 def _known_rounds(rounds: pl.DataFrame, families: IntArray) -> pl.DataFrame:

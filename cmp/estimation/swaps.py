@@ -10,7 +10,6 @@ import polars as pl
 from cmp.estimation.assembly import LogStatistics
 from cmp.estimation.cells import BoolArray, Cells
 from cmp.estimation.clusters import Clusters
-from cmp.estimation.log_codes import integers
 from cmp.estimation.sums import IntArray, places
 
 __all__ = ["Swaps"]
@@ -91,19 +90,9 @@ class Swaps:
             .filter((pl.col("exposed") > 0) | (pl.col("away") > 0))
             .sort("cell", "place")
         )
-        return Clusters(
-            shared=clusters.shared,
-            memory=clusters.memory[np.where(self.exposed >= 0, self.exposed, self.control)],
-            stratum=self.stratum,
-            part_stratum=integers(parts["stratum"]),
-            part_block=integers(parts["block"]),
-            part_episode=integers(parts["episode"]),
-            part_rounds=parts["rounds"].to_numpy(),
-            part_outcome=parts["outcome"].to_numpy(),
-            cell=integers(touched["cell"]),
-            part=integers(touched["place"]),
-            exposed=touched["exposed"].to_numpy(),
-            away=touched["away"].to_numpy(),
+        memory = clusters.memory[np.where(self.exposed >= 0, self.exposed, self.control)]
+        return Clusters.of_frames(
+            clusters.shared, memory, self.stratum, parts, touched.rename({"place": "part"})
         )
 
 
