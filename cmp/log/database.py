@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
+
+import polars as pl
 
 from cmp.log.queueing import Queued
 from cmp.log.reading import Log
+from cmp.log.schema import Table
+from cmp.log.snapshot import Snapshot, put_together
 from cmp.log.transactions import Session
 
 __all__ = ["Database", "NotNowError"]
@@ -24,6 +32,38 @@ class Database(Log):
     _is_prompt = False
     #: Set by a commit after which ``_tidy`` is due.
     _is_untidy = False
+
+    def meta(self) -> Mapping[str, str]:
+        """Return the schema version, and the library versions and generator that created the log."""
+        with self._reader() as reader:
+            return self._meta(reader)
+
+    def scan(self, table: Table) -> pl.LazyFrame:
+        """Read one table as it stands now."""
+        with self._reader() as reader:
+            return put_together(self._portions(reader, table), table)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Log]:
+        """Hold the log as of one moment: see :meth:`cmp.log.Log.snapshot`."""
+        with self._reader(of_one_moment=True) as reader:
+            meta = self._meta(reader)  # the first read fixes the moment
+            now = Snapshot(meta, partial(self._portions, reader))
+            try:
+                yield now
+            finally:
+                now.end()
+
+    @abstractmethod
+    def _reader(self, *, of_one_moment: bool = False) -> AbstractContextManager[Any]:
+        """Open a connection to read by; all that one ``of_one_moment`` reads is as it stood at its first read."""
+
+    @abstractmethod
+    def _meta(self, reader: Any) -> Mapping[str, str]: ...
+
+    @abstractmethod
+    def _portions(self, reader: Any, table: Table) -> Generator[pl.DataFrame]:
+        """Read a table some rows at a time, in order."""
 
     @abstractmethod
     def _connect(self) -> Session:

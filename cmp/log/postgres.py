@@ -19,10 +19,9 @@ from cmp.errors import InvalidIdError, LogCorruptedError, LogUnavailableError, M
 from cmp.log import transactions
 from cmp.log.postgres_url import parsed, shown
 from cmp.log.queueing import Queued
-from cmp.log.reading import Log
 from cmp.log.records import AssignedRound, Compose, Request, Staged
 from cmp.log.schema import TABLES, Table, check_version
-from cmp.log.snapshot import ROWS_READ_AT_ONCE, Snapshot, frame_of, put_together
+from cmp.log.snapshot import ROWS_READ_AT_ONCE, frame_of
 from cmp.log.transactions import Session
 from cmp.log.writing import WritingLog
 from cmp.log.written import written_by
@@ -117,28 +116,6 @@ class PostgresLog(WritingLog):
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def meta(self) -> Mapping[str, str]:
-        """Return the schema version, and the library versions and generator that created the log."""
-        with self._reader() as reader:
-            return self._meta(reader)
-
-    def scan(self, table: Table) -> pl.LazyFrame:
-        """Read one table as it stands now."""
-        with self._reader() as reader:
-            return put_together(self._portions(reader, table), table)
-
-    @contextmanager
-    def snapshot(self) -> Iterator[Log]:
-        """Hold the log as of one moment: see :meth:`cmp.log.Log.snapshot`."""
-        with self._reader(psycopg.IsolationLevel.REPEATABLE_READ) as reader:
-            now = Snapshot(
-                self._meta(reader), partial(self._portions, reader)
-            )  # the first read fixes the moment
-            try:
-                yield now
-            finally:
-                now.end()
-
     def _meta(self, reader: psycopg.Connection) -> Mapping[str, str]:
         with self._read_from():
             if not _tables(reader, self.location):
@@ -162,12 +139,11 @@ class PostgresLog(WritingLog):
                 yield frame_of(rows, table, stored, self.location)
 
     @contextmanager
-    def _reader(
-        self, isolation: psycopg.IsolationLevel = psycopg.IsolationLevel.READ_COMMITTED
-    ) -> Iterator[psycopg.Connection]:
+    def _reader(self, *, of_one_moment: bool = False) -> Iterator[psycopg.Connection]:
+        levels = psycopg.IsolationLevel
         with closing(self._dial()) as connection:  # which ends its transaction, whatever became of it
             connection.read_only = True
-            connection.isolation_level = isolation
+            connection.isolation_level = levels.REPEATABLE_READ if of_one_moment else levels.READ_COMMITTED
             yield connection
 
     @contextmanager

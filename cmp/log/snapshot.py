@@ -64,9 +64,8 @@ class Snapshot(Log):
         """Refuse to be read from now on, and leave what is half read: the connection is about to close."""
         self._is_over = True
         for reading in tuple(self._half_read):
-            with suppress(
-                Exception
-            ):  # a connection that is lost, or a thread that reads still, which is told then
+            # a connection may be lost, or a thread read still, which is told then
+            with suppress(Exception):
                 reading.close()
 
     def _refuse_if_over(self) -> None:

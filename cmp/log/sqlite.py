@@ -27,9 +27,8 @@ import polars as pl
 from cmp.errors import LogCorruptedError, LogUnavailableError
 from cmp.log import transactions
 from cmp.log.database import NotNowError
-from cmp.log.reading import Log
 from cmp.log.schema import TABLES, Table, check_version
-from cmp.log.snapshot import ROWS_READ_AT_ONCE, Snapshot, frame_of, put_together
+from cmp.log.snapshot import ROWS_READ_AT_ONCE, frame_of
 from cmp.log.transactions import Session
 from cmp.log.writing import WritingLog
 from cmp.log.written import written_by
@@ -123,36 +122,8 @@ class SQLiteLog(WritingLog):
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def meta(self) -> Mapping[str, str]:
-        """Return the schema version, and the library versions and generator that created the log."""
-        with self._reader() as reader:
-            return self._meta(reader)
-
-    def scan(self, table: Table) -> pl.LazyFrame:
-        """Read one table as it stands now."""
-        with self._reader() as reader:
-            return put_together(self._portions(reader, table), table)
-
     @contextmanager
-    def snapshot(self) -> Iterator[Log]:
-        """Hold the log as of one moment: see :meth:`cmp.log.Log.snapshot`.
-
-        A fork waits for its end, 10 s at most and not where the thread that forks holds it; then the child refuses the
-        log. Fork before a long snapshot or an export, or start workers with the "spawn" method.
-        """
-        with self._reader() as reader:
-            with self._read_from():
-                reader.execute("BEGIN")
-            now = Snapshot(
-                self._meta(reader), partial(self._portions, reader)
-            )  # the first read fixes the moment
-            try:
-                yield now
-            finally:
-                now.end()
-
-    @contextmanager
-    def _reader(self) -> Iterator[sqlite3.Connection]:
+    def _reader(self, *, of_one_moment: bool = False) -> Iterator[sqlite3.Connection]:
         with self._thread.in_use():
             with self._read_from():
                 reader = sqlite3.connect(
@@ -163,6 +134,9 @@ class SQLiteLog(WritingLog):
                     check_same_thread=False,
                 )
             with closing(reader):
+                if of_one_moment:
+                    with self._read_from():
+                        reader.execute("BEGIN")
                 yield reader
 
     def _meta(self, reader: sqlite3.Connection) -> Mapping[str, str]:
