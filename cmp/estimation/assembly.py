@@ -11,15 +11,15 @@ import polars as pl
 from cmp.estimation.cells import BoolArray, Cells, Outcomes, Tallies
 from cmp.estimation.clusters import Clusters
 from cmp.estimation.consistency import check_certain
-from cmp.estimation.episodes import clusters_of_rounds, memories_with_shared_outcomes
+from cmp.estimation.episodes import clusters_of_rounds
 from cmp.estimation.log_cells import CellSums
-from cmp.estimation.log_codes import CodedLog, integers
+from cmp.estimation.log_codes import CodedLog
 from cmp.estimation.log_events import Events, Withholdings
 from cmp.estimation.log_rounds import rounds_by_row
 from cmp.estimation.outcome_sums import OutcomeSums, sum_outcomes
 from cmp.estimation.randomization import MemoryRounds
 from cmp.estimation.spans import absent_rounds
-from cmp.estimation.sums import FloatArray, IntArray, distinct, group_sums, scattered
+from cmp.estimation.sums import FloatArray, IntArray, distinct, group_sums
 from cmp.estimation.terms import Terms
 
 __all__ = ["LogStatistics", "assemble"]
@@ -38,7 +38,7 @@ class LogStatistics:
     family: IntArray
     """Shape (M,), one code a scope, or a scope and group."""
     clusters: Clusters | None
-    """Episodes of the cells' rounds, then those of ``withholding``'s; None where no memory has two of one episode."""
+    """Episodes of the cells' rounds, then those of ``withholding``'s; None where no contrast has two of one episode."""
     content: pl.Series
     """M texts, a hash of what each memory was delivered as, the least of several; null where none was noted."""
     content_changed: BoolArray
@@ -105,8 +105,7 @@ def assemble(
         row, sums.offset, pi, terms.arm(sums.drawn), terms.arm(rest), strata=sums.strata, place=sums.nth
     ).select(chance)
     placed, withholding = _withholding(coded, withheld, terms, known)
-    listed = _Listed(coded, events, dense, row[chance], stratum, sums.memory[chance], placed)
-    shared = _shared(coded, events, known, placed)
+    listed = _Listed(coded, events, strata, dense, row[chance], stratum, sums.memory[chance], placed)
     noted = keys.join(contents, on=keys.columns, how="left", maintain_order="left")
     return LogStatistics(
         keys=keys,
@@ -114,7 +113,7 @@ def assemble(
         tallies=_tallies(sums, chance, pi, row, len(keys)),
         outcome_sums=_outcome_sums(coded),
         family=family,
-        clusters=clusters_of_rounds(*listed.frames(), shared, family) if shared.any() else None,
+        clusters=clusters_of_rounds(*listed.frames(), len(keys)) if _has_shared_outcomes(coded) else None,
         content=noted["content"],
         content_changed=noted["changed"].fill_null(False).to_numpy(),
         stratum=stratum,
@@ -178,45 +177,9 @@ def _withholding(
     )
 
 
-def _shared(coded: CodedLog, events: Events, known: IntArray, withheld: pl.DataFrame) -> BoolArray:
-    """Return which memories have two eligible rounds of one episode, or two that kept or withheld them."""
-    if coded.rounds["episode_id"].null_count() == coded.rounds.height:
-        return np.zeros(len(known), dtype=bool)
-    rounds = _rounds(coded, coded.stratum).filter(pl.col("family") >= 0)
-    members = pl.DataFrame(
-        {
-            "block_id": coded.block_of_member,
-            "memory_id": coded.memory,
-            "planned": coded.planned,
-            "removed_row": pl.Series(coded.removed).replace(np.inf, None),
-        }
-    )
-    lengths = pl.DataFrame({"block_id": coded.block, "length": coded.length}).group_by("block_id").max()
-    # kept and withheld rounds are barred from the draw's contrast, and are one of their own
-    barred = ~events.drawn & (not withheld.height)
-    away = absent_rounds(coded, events.windows, _of_shared_episodes(rounds, len(coded.y)))
-    out = pl.DataFrame(
-        {
-            "round_id": np.append(events.round[barred], away[0]),
-            "memory_id": coded.memory[np.append(events.member[barred], away[1])],
-        }
-    )
-    found = memories_with_shared_outcomes(
-        rounds, members.join(lengths, on="block_id"), out, ["family", "memory_id"]
-    )
-    owner = found["family"].to_numpy() * max(len(coded.ids), 1) + found["memory_id"].to_numpy()
-    shared: BoolArray = np.isin(known, owner)
-    of_round = rounds.select("round_id", "episode_id", "y").drop_nulls()
-    twice = withheld.join(of_round, on="round_id").filter(pl.len().over("row", "episode_id") > 1)
-    shared[integers(twice["row"])] = True
-    return shared
-
-
-def _of_shared_episodes(rounds: pl.DataFrame, n: int) -> BoolArray:
-    """Return which rounds have an outcome that another of their family and episode has too."""
-    known = rounds.filter(pl.col("episode_id").is_not_null() & pl.col("y").is_not_null())
-    shared = known.filter(pl.len().over("family", "episode_id") > 1)["round_id"]
-    return scattered(np.ones(len(shared), dtype=bool), integers(shared), n)
+def _has_shared_outcomes(coded: CodedLog) -> bool:
+    known = coded.rounds.filter(pl.col("episode_id").is_not_null() & pl.col("y").is_not_null())
+    return known["episode_id"].n_unique() < known.height
 
 
 def _rounds(coded: CodedLog, stratum: IntArray) -> pl.DataFrame:
@@ -225,8 +188,8 @@ def _rounds(coded: CodedLog, stratum: IntArray) -> pl.DataFrame:
         {
             "round_id": np.arange(len(coded.y)),
             "block_id": coded.block[coded.stratum],
-            "block_row": coded.block_row,
-            "family": coded.family[coded.stratum],
+            "block_row": pl.Series(coded.block_row).fill_nan(None),
+            "family": pl.Series(coded.family[coded.stratum]).replace(-1, None),
             "stratum": pl.Series(stratum).replace(-1, None),
             "episode_id": coded.rounds["episode_id"],
             "y": coded.rounds["y"],
@@ -240,6 +203,7 @@ class _Listed:
 
     coded: CodedLog
     events: Events
+    strata: IntArray
     dense: IntArray
     row: IntArray
     stratum: IntArray
@@ -248,15 +212,30 @@ class _Listed:
 
     def frames(self) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
         """Return rounds, cells, events and rounds of withholding: see :func:`clusters_of_rounds`."""
-        rounds = _rounds(self.coded, self.dense[self.coded.stratum])
-        rounds = rounds.with_columns(family=pl.col("family").replace(-1, None))
-        cells = pl.DataFrame({"row": self.row, "stratum": self.stratum, "memory_id": self.memory})
-        rounds_away, members_away = absent_rounds(self.coded, self.events.windows)
+        coded, rows = self.coded, self.coded.block_row
+        rounds = _rounds(coded, self.dense[coded.stratum])
+        spans = self.events.windows.ended(coded)
+        begin, end = spans.hulls(len(coded.memory))
+        of_cell, _ = coded.members(coded.block[self.strata][self.stratum], self.memory)
+        cells = pl.DataFrame(
+            {
+                "row": self.row,
+                "stratum": self.stratum,
+                "memory_id": self.memory,
+                "begin": begin[of_cell],
+                "end": end[of_cell],
+            }
+        )
+        # between the first run and the last; rounds of an unknown row are, where these have no edge
+        rounds_away, members_away = absent_rounds(coded, spans.several())
+        low, high, row = begin[members_away], end[members_away], rows[rounds_away]
+        between = np.where(np.isnan(row), np.isinf(low) & np.isinf(high), (row >= low) & (row < high))
+        rounds_away, members_away = rounds_away[between], members_away[between]
         member = np.append(self.events.member, members_away)
         events = pl.DataFrame(
             {
                 "round_id": np.append(self.events.round, rounds_away),
-                "memory_id": self.coded.memory[member],
+                "memory_id": coded.memory[member],
                 "drawn": np.append(self.events.drawn, np.zeros(len(members_away), dtype=bool)),
             }
         )

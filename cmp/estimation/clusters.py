@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -10,6 +11,7 @@ import polars as pl
 from cmp.estimation.cells import BoolArray
 from cmp.estimation.estimators import Contrast
 from cmp.estimation.log_codes import integers
+from cmp.estimation.overlaps import Items, Runs
 from cmp.estimation.sums import FloatArray, IntArray, group_sums, matches
 
 __all__ = ["Clumping", "Clusters", "clumping"]
@@ -19,23 +21,33 @@ __all__ = ["Clumping", "Clusters", "clumping"]
 class Clusters:
     """Which rounds with an outcome are of one episode; a *part* is an episode's rounds in one stratum.
 
-    Rounds without an episode are episodes of their own. Cells follow the order of the cells they belong to.
+    Rounds without an episode are episodes of their own. Cells follow the order of the cells they belong to. A cell has
+    those parts of its stratum whose episode's rows of the block, from the first to the last, overlap its own run of
+    rows; their rounds are controls unless ``away`` says otherwise.
     """
 
     shared: BoolArray
-    """Shape (M,), whether two eligible rounds of the memory are of one episode."""
+    """Shape (M,), whether two rounds of the memory's contrast are of one episode."""
     memory: IntArray
     """Shape (C,), row of the table."""
     stratum: IntArray
     """Shape (C,), code of the stratum; no two cells of a memory have the same."""
+    begin: FloatArray
+    """Shape (C,), the row of the block from which on the memory was there; minus infinity for the first."""
+    end: FloatArray
+    """Shape (C,), the row from which on it was gone, not below ``begin``; infinity where it stayed."""
     part_stratum: IntArray
     """Shape (P,)."""
     part_block: IntArray
     """Shape (P,), a code of the block that the stratum is of."""
     part_episode: IntArray
     """Shape (P,), a code of the episode within its family."""
+    part_first: FloatArray
+    """Shape (P,), the first row that the episode has in the block; minus infinity where a row is unknown."""
+    part_last: FloatArray
+    """Shape (P,), the last one; infinity where a row is unknown."""
     part_rounds: FloatArray
-    """Shape (P,), rounds that are controls unless ``away`` says otherwise."""
+    """Shape (P,)."""
     part_outcome: FloatArray
     """Shape (P,), the outcome that all of its rounds have; NaN where they differ."""
     cell: IntArray
@@ -50,30 +62,36 @@ class Clusters:
     @classmethod
     def of_frames(
         cls,
-        shared: BoolArray,
+        n_memories: int,
         memory: IntArray,
-        stratum: IntArray,
+        runs: Runs,
         parts: pl.DataFrame,
         touched: pl.DataFrame,
     ) -> Clusters:
-        """Return clusters whose parts are rows of ``stratum, block, episode, rounds, outcome``.
+        """Return clusters whose parts are rows of ``stratum, block, episode, first, last, rounds, outcome``.
 
         Parameters
         ----------
-        shared, memory, stratum
-            Of memories and of cells.
+        n_memories
+            M.
+        memory, runs
+            Of cells; the keys of runs are strata.
         parts
             P rows.
         touched
             K rows of ``cell, part, exposed, away``, sorted by the first two.
         """
-        return cls(
-            shared=shared,
+        unmarked = cls(
+            shared=np.zeros(n_memories, dtype=bool),
             memory=memory,
-            stratum=stratum,
+            stratum=runs.key,
+            begin=runs.begin,
+            end=runs.end,
             part_stratum=integers(parts["stratum"]),
             part_block=integers(parts["block"]),
             part_episode=integers(parts["episode"]),
+            part_first=parts["first"].to_numpy(),
+            part_last=parts["last"].to_numpy(),
             part_rounds=parts["rounds"].to_numpy(),
             part_outcome=parts["outcome"].to_numpy(),
             cell=integers(touched["cell"]),
@@ -81,11 +99,41 @@ class Clusters:
             exposed=touched["exposed"].to_numpy(),
             away=touched["away"].to_numpy(),
         )
+        return unmarked.marked()
 
     @property
     def n_strata(self) -> int:
         """One more than the largest code of a stratum."""
         return max(_codes(self.stratum), _codes(self.part_stratum))
+
+    @property
+    def runs(self) -> Runs:
+        """The rows that each cell has of its stratum."""
+        return Runs(self.stratum, self.begin, self.end)
+
+    def over_parts(self, values: FloatArray) -> FloatArray:
+        """Add up what each cell's parts have; whole numbers."""
+        found = group_sums(self.part_stratum, values, self.n_strata)[self.stratum]
+        runs = self.runs
+        partial = runs.is_partial
+        if partial.any():
+            parts = Items(self.part_stratum, self.part_first, self.part_last)
+            found[partial] = parts.sums(values, runs.select(partial))
+        return found
+
+    def has(self, cell: IntArray, part: IntArray) -> BoolArray:
+        """Return whether cells have parts, which are of their strata."""
+        begun = self.part_first[part] < self.end[cell]
+        found: BoolArray = begun & (self.part_last[part] >= self.begin[cell])
+        return found
+
+    def marked(self) -> Clusters:
+        """Return the same with ``shared`` found out: the squared numbers of an episode's rounds exceed the numbers."""
+        n1 = group_sums(self.cell, self.exposed, len(self.memory))
+        n0 = self.over_parts(self.part_rounds) - group_sums(self.cell, self.away, len(self.memory))
+        used = ((n1 > 0) & (n0 > 0)).astype(np.float64)
+        rounds = group_sums(self.memory, used * (n1 + n0), len(self.shared))
+        return replace(self, shared=_sums_by_episode(self, -used, used).squares > rounds)
 
     def against(self, is_other: BoolArray, rows: BoolArray) -> Clusters:
         """Return some cells, their control arm made of the exposed rounds of others in the same stratum.
@@ -102,6 +150,8 @@ class Clusters:
             self,
             memory=self.memory[rows],
             stratum=self.stratum[rows],
+            begin=self.begin[rows],
+            end=self.end[rows],
             part_rounds=compared,
             cell=place[self.cell[mine]],
             part=self.part[mine],
@@ -110,7 +160,7 @@ class Clusters:
         )
 
     def joined(self, other: Clusters) -> Clusters:
-        """Return both's cells, of the same memories: strata of the other are strata of their own."""
+        """Return both's cells, of the same memories, not yet marked: strata of the other are strata of their own."""
         parts, cells = len(self.part_rounds), len(self.memory)
         shift = {"stratum": self.n_strata, "part_stratum": self.n_strata, "cell": cells, "part": parts}
         both = {
@@ -176,55 +226,75 @@ def clumping(clusters: Clusters, contrast: Contrast) -> Clumping:
     n1, n0 = used.exposed.n, used.control.n
     cells = np.flatnonzero(contrast.kept)
     shared = clusters.shared[used.memory] & (n1 > 0) & (n0 > 0)
-    up, down, counted = (np.zeros(len(clusters.memory)) for _ in range(3))
+    up, down = (np.zeros(len(clusters.memory)) for _ in range(2))
     up[cells[shared]] = (contrast.raw / np.where(shared, n1, 1.0))[shared]
     down[cells[shared]] = (contrast.raw / np.where(shared, n0, 1.0))[shared]
-    counted[cells[shared]] = 1.0
-
-    touched = counted[clusters.cell] > 0
-    cell, part = clusters.cell[touched], clusters.part[touched]
-    exposed, away = clusters.exposed[touched], clusters.away[touched]
-    rounds = clusters.part_rounds[part]
+    cell, part = clusters.cell, clusters.part
+    rest = clusters.part_rounds[part] - clusters.away
     n_cells = len(clusters.memory)
-    in_stratum = group_sums(clusters.part_stratum, clusters.part_rounds**2, clusters.n_strata)
 
     def squares_of(new: FloatArray) -> FloatArray:
-        """Sum squares over the parts of each cell, ``new`` in place of the rounds of the touched ones."""
-        return in_stratum[clusters.stratum] + group_sums(cell, new**2 - rounds**2, n_cells)
+        """Sum squares over the parts of each cell, ``new`` in place of the rounds of those that are listed."""
+        return whole + group_sums(cell, new**2 - clusters.part_rounds[part] ** 2, n_cells)
 
-    q1, q0 = group_sums(cell, exposed**2, n_cells), squares_of(rounds - away)
-    both = squares_of(rounds - away + exposed)[cells]
-    by_episode, squares = _squares_by_episode(clusters, up, down, touched)
-    squares += group_sums(clusters.memory, down**2 * in_stratum[clusters.stratum], m)
-    first, second, product, is_block = _pairs_of_cells(clusters)
-    squares += 2.0 * group_sums(clusters.memory[first], down[first] * product * down[second], m)
-    runs_on, across = (
-        np.bincount(clusters.memory[first], weights=of, minlength=m) > 0 for of in (product > 0, is_block)
-    )
+    whole = clusters.over_parts(clusters.part_rounds**2)
+    q1, q0 = group_sums(cell, clusters.exposed**2, n_cells), squares_of(rest)
+    both = squares_of(rest + clusters.exposed)[cells]
+    sums = _sums_by_episode(clusters, up, down)
     n = n1 + n0
     of_cell = contrast.raw**2 * np.divide(n, n1 * n0, out=np.zeros(len(n)), where=shared)
     mean = contrast.sum_cells(of_cell * np.divide(n - both / n, n - 1.0, out=np.zeros(len(n)), where=shared))
     return Clumping(
-        squares,
+        sums.squares,
         mean,
-        by_episode,
+        sums.exposed_squares,
         group_sums(used.memory, np.where(shared, n1, 0.0), m),
-        runs_on & clusters.shared,
-        across & clusters.shared,
+        sums.runs_on & clusters.shared,
+        sums.across & clusters.shared,
         np.divide(q1[cells], n1, out=np.ones(len(cells)), where=shared),
         np.divide(q0[cells], n0, out=np.ones(len(cells)), where=shared),
     )
 
 
-def _squares_by_episode(
-    clusters: Clusters, up: FloatArray, down: FloatArray, touched: BoolArray
-) -> tuple[FloatArray, FloatArray]:
+class _EpisodeSums(NamedTuple):
+    """Sums over the episodes of each memory's cells, of shape (M,)."""
+
+    squares: FloatArray
+    """Of the squared sums of ``a_t``."""
+    exposed_squares: FloatArray
+    """Of the squared numbers of exposed rounds."""
+    runs_on: BoolArray
+    """Whether an episode has rounds in two cells."""
+    across: BoolArray
+    """Whether these are of two blocks."""
+
+
+def _sums_by_episode(clusters: Clusters, up: FloatArray, down: FloatArray) -> _EpisodeSums:
+    """Sum up ``a_t``: ``up`` in the exposed rounds of each cell, ``-down`` in its control rounds, where not 0.
+
+    First every round is taken for a control, which goes by strata and pairs of them; then the episodes that hold
+    another one are put right.
+    """
+    m = len(clusters.shared)
+    exposed_squares, squares = _squares_put_right(clusters, up, down)
+    whole = clusters.over_parts(clusters.part_rounds**2)
+    squares += group_sums(clusters.memory, down**2 * whole, m)
+    first, second, product, is_block = _pairs_of_cells(clusters)
+    squares += 2.0 * group_sums(clusters.memory[first], down[first] * product * down[second], m)
+    runs_on, across = (
+        np.bincount(clusters.memory[first], weights=of, minlength=m) > 0 for of in (product > 0, is_block)
+    )
+    return _EpisodeSums(squares, exposed_squares, runs_on, across)
+
+
+def _squares_put_right(clusters: Clusters, up: FloatArray, down: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Sum over episodes that hold an exposed or ineligible round.
 
     Returns, per memory, the squared numbers of exposed rounds, and the squared sums of ``a_t`` less what the episodes
     would have given as controls throughout.
     """
     m, n_parts = len(clusters.shared), max(len(clusters.part_rounds), 1)
+    touched = down[clusters.cell] > 0
     pairs = clusters.memory[clusters.cell[touched]] * _codes(clusters.part_episode)
     pairs = np.unique(pairs + clusters.part_episode[clusters.part[touched]])
     memory, episode = np.divmod(pairs, _codes(clusters.part_episode))
@@ -236,6 +306,7 @@ def _squares_by_episode(
         memory_of_spot * clusters.n_strata + clusters.part_stratum[part],
     )
     held = cell >= 0
+    held[held] = clusters.has(cell[held], part[held])
     cell, part, place = cell[held], part[held], place[held]
     row = _find(clusters.cell * n_parts + clusters.part, cell * n_parts + part)
     exposed = np.where(row >= 0, clusters.exposed[row], 0.0) * (down[cell] > 0)
@@ -266,7 +337,6 @@ def _pairs_of_cells(clusters: Clusters) -> tuple[IntArray, IntArray, FloatArray,
     code, at = np.unique(
         clusters.part_stratum[first] * n_strata + clusters.part_stratum[second], return_inverse=True
     )
-    product = group_sums(at, clusters.part_rounds[first] * clusters.part_rounds[second], len(code))
     one, other = np.divmod(code, n_strata)
     by_stratum = np.argsort(clusters.stratum, kind="stable")
     pair, spot = matches(clusters.stratum[by_stratum], one)
@@ -275,8 +345,39 @@ def _pairs_of_cells(clusters: Clusters) -> tuple[IntArray, IntArray, FloatArray,
         clusters.memory * n_strata + clusters.stratum, clusters.memory[cell] * n_strata + other[pair]
     )
     held = mate >= 0
-    pair = pair[held]
-    return cell[held], mate[held], product[pair], block[one[pair]] != block[other[pair]]
+    pair, cell, mate = pair[held], cell[held], mate[held]
+    is_other_block = block[one[pair]] != block[other[pair]]
+    product = _products(clusters, (first, second, at), (cell, mate, pair), is_other_block)
+    return cell, mate, product, is_other_block & (product > 0)
+
+
+def _products(
+    clusters: Clusters,
+    parts: tuple[IntArray, IntArray, IntArray],
+    cells: tuple[IntArray, IntArray, IntArray],
+    is_other_block: BoolArray,
+) -> FloatArray:
+    """Return ``sum_g t_g t'_g`` over pairs of parts, for pairs of cells; both have the code of a pair of strata."""
+    first, second, code = parts
+    cell, mate, pair = cells
+    products = clusters.part_rounds[first] * clusters.part_rounds[second]
+    found = group_sums(code, products, int(code.max(initial=-1)) + 1)[pair]
+    runs = clusters.runs
+    partial = runs.is_partial[cell] | runs.is_partial[mate]
+    alike = ~is_other_block & (runs.begin[cell] == runs.begin[mate]) & (runs.end[cell] == runs.end[mate])
+    one_run = np.flatnonzero(partial & alike)
+    if len(one_run):
+        within = Runs(pair[one_run], runs.begin[cell[one_run]], runs.end[cell[one_run]])
+        items = Items(code, clusters.part_first[first], clusters.part_last[first])
+        found[one_run] = items.sums(products, within)
+    rest = np.flatnonzero(partial & ~alike)
+    if len(rest):
+        by_code = np.argsort(code, kind="stable")
+        nth, spot = matches(code[by_code], pair[rest])
+        item = by_code[spot]
+        both = clusters.has(cell[rest][nth], first[item]) & clusters.has(mate[rest][nth], second[item])
+        found[rest] = group_sums(nth, products[item] * both, len(rest))
+    return found
 
 
 def _codes(values: IntArray) -> int:

@@ -135,7 +135,7 @@ def log_arrays(
     mine = row[events.round] >= 0
     at = row[events.round[mine]], column[events.member[mine]]
     assigned[at], eligible[at] = events.drawn[mine], events.drawn[mine]
-    gone, member_gone = absent_rounds(coded, events.windows, own[coded.stratum])
+    gone, member_gone = absent_rounds(coded, events.windows.ended(coded), own[coded.stratum])
     eligible[row[gone], column[member_gone]] = False
     return LogArrays(
         scope=chosen,

@@ -53,7 +53,7 @@ def margins_by_episode(
         return group_sums(cell, rows.astype(np.float64), len(owner))
 
     def per_stratum(parts: BoolArray) -> FloatArray:
-        return group_sums(of_part, parts.astype(np.float64), clusters.n_strata)[stratum]
+        return clusters.over_parts(parts.astype(np.float64))
 
     n1, x1 = per_cell(is_exposed), per_cell(is_exposed & success[part])
     n0 = per_stratum(held) - per_cell(is_lost)

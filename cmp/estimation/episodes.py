@@ -5,65 +5,15 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from cmp.estimation.cells import BoolArray
 from cmp.estimation.clusters import Clusters
 from cmp.estimation.log_codes import integers
-from cmp.estimation.sums import IntArray
+from cmp.estimation.overlaps import Items, Runs
+from cmp.estimation.sums import matches
 
-__all__ = ["clusters_of_rounds", "memories_with_shared_outcomes"]
+__all__ = ["clusters_of_rounds"]
 
-
-def memories_with_shared_outcomes(
-    rounds: pl.DataFrame, rosters: pl.DataFrame, barred: pl.DataFrame, key: list[str]
-) -> pl.DataFrame:
-    """Return the keys of memories that have two eligible rounds of one episode in their contrast.
-
-    Parameters
-    ----------
-    rounds
-        Randomized rounds: ``round_id``, ``scope``, ``block_id``, ``block_row``, ``episode_id``, ``y`` and, by query,
-        ``group``.
-    rosters
-        ``block_id``, ``memory_id``, ``planned``, ``length``, ``removed_row``.
-    barred
-        ``round_id``, ``memory_id`` of rounds in which a memory was not eligible.
-    key
-        ``scope``, perhaps ``group``, ``memory_id``.
-    """
-    family = key[:-1]
-    if rounds["episode_id"].null_count() == rounds.height:
-        return rounds.head(0).select(*family, memory_id=pl.lit(""))
-    known = rounds.filter(pl.col("episode_id").is_not_null() & pl.col("y").is_not_null())
-    shared = known.filter(pl.len().over(*family, "episode_id") > 1)
-    drawn_by_chance = rosters.filter((pl.col("planned") > 0) & (pl.col("planned") < pl.col("length")))
-    # a block with more episodes of two rounds than the memory was barred from decides: no need to list its rounds
-    within = shared.filter(pl.len().over(*family, "block_id", "episode_id") > 1)
-    episodes = within.group_by(*family, "block_id").agg(episodes=pl.col("episode_id").n_unique())
-    hindered = (
-        barred.join(within.select("round_id", *family, "block_id", "episode_id"), on="round_id")
-        .group_by(*family, "block_id", "memory_id")
-        .agg(hindered=pl.col("episode_id").n_unique())
-    )
-    sure = (
-        drawn_by_chance.filter(pl.col("removed_row").is_null())
-        .join(episodes, on="block_id")
-        .join(hindered, on=[*family, "block_id", "memory_id"], how="left")
-        .filter(pl.col("hindered").fill_null(0) < pl.col("episodes"))
-        .select(key)
-        .unique()
-    )
-    rest = (
-        drawn_by_chance.join(shared.select(*family, "block_id").unique(), on="block_id")
-        .join(sure, on=key, how="anti")
-        .join(
-            shared.select(*family, "block_id", "round_id", "block_row", "episode_id"),
-            on=[*family, "block_id"],
-        )
-        .filter(pl.col("removed_row").is_null() | (pl.col("block_row") < pl.col("removed_row")))
-        .join(barred, on=["round_id", "memory_id"], how="anti")
-    )
-    twice = rest.filter(pl.len().over(*key, "episode_id") > 1).select(key).unique()
-    return pl.concat([sure, twice])
+#: What a part is made of, besides its stratum.
+_OF_PART = ("block", "episode", "block_row", "y")
 
 
 def clusters_of_rounds(
@@ -71,83 +21,118 @@ def clusters_of_rounds(
     cells: pl.DataFrame,
     events: pl.DataFrame,
     withheld: pl.DataFrame,
-    shared: BoolArray,
-    family: IntArray,
+    n_memories: int,
 ) -> Clusters | None:
-    """Count rounds with an outcome by cell and episode; None where no memory has two eligible rounds of an episode.
+    """Count rounds with an outcome by cell and episode; None where no memory's contrast has two of one episode.
 
     Parameters
     ----------
     rounds
-        Randomized rounds: ``round_id``, ``block_id``, ``family`` and ``stratum`` (codes; null for a stratum without
-        cells), ``episode_id``, ``y``.
+        Randomized rounds: ``round_id``, ``block_id``, ``block_row`` (null where unknown), ``family`` and ``stratum``
+        (codes; null for a stratum without cells), ``episode_id``, ``y``.
     cells
-        The cells of draws in their order: ``row``, ``stratum``, ``memory_id``.
+        The cells of draws in their order: ``row``, ``stratum``, ``memory_id``, and ``begin`` and ``end``, the rows
+        outside of which the memory is in no arm; infinite where nothing bounds them.
     events
-        ``round_id``, ``memory_id``, ``drawn``: rounds in which an eligible memory was drawn (True), and in which a
-        memory was in no arm.
+        ``round_id``, ``memory_id``, ``drawn``: rounds within these rows in which an eligible memory was drawn (True),
+        and in which a memory was in no arm.
     withheld
         Rounds that kept or withheld a ranked memory: ``round_id``, ``row``, ``place`` (from 0, a code of their cells,
         which follow those of draws), ``away``.
-    shared, family
-        Shape (M,): what :func:`memories_with_shared_outcomes` found, and codes of families.
+    n_memories
+        How many rows there are.
     """
-    if not shared.any():
+    known = _known_rounds(rounds)
+    if not known.height:
         return None
-    known = _known_rounds(rounds, np.unique(family[shared]))
     n_strata = len(cells["stratum"].unique())
     placed = cells.select("stratum", "memory_id").with_row_index("cell")
     drawn = (
         events.join(known.select("round_id", "stratum", "episode"), on="round_id")
         .join(placed, on=["stratum", "memory_id"])
-        .select("cell", "stratum", "episode", exposed="drawn", away=pl.lit(True))
+        .select("cell", pl.col("stratum").cast(pl.Int64), "episode", exposed="drawn", away=pl.lit(value=True))
     )
-    ranked = withheld.join(known.select("round_id", "block", "episode", "y"), on="round_id").select(
+    ranked = withheld.join(known.drop("stratum"), on="round_id").select(
         (pl.col("place") + cells.height).cast(pl.UInt32).alias("cell"),
         (pl.col("place").cast(pl.Int64) + n_strata).alias("stratum"),
-        "block",
-        "episode",
-        "y",
+        *_OF_PART,
         exposed=~pl.col("away"),
         away=~pl.col("away"),
     )
-    parts, touched = _counted(known, drawn, ranked)
     own_cells = withheld.select(pl.col("row", "place").cast(pl.Int64)).unique().sort("place")
-    memory = integers(pl.concat([cells["row"].cast(pl.Int64), own_cells["row"]]))
-    stratum = integers(pl.concat([cells["stratum"], own_cells["place"] + n_strata]))
-    return Clusters.of_frames(shared, memory, stratum, parts, touched)
+    memory = np.concatenate([integers(cells["row"]), integers(own_cells["row"])])
+    stratum = np.concatenate([integers(cells["stratum"]), integers(own_cells["place"]) + n_strata])
+    beyond = np.full(own_cells.height, np.inf)
+    begin, end = (np.append(cells[name].to_numpy(), of) for name, of in (("begin", -beyond), ("end", beyond)))
+    runs = Runs(stratum, begin, end)
+    parts = _parts(known, ranked)
+    touched = [drawn, ranked.select(drawn.columns), _rounds_beyond(known, parts, runs)]
+    clusters = Clusters.of_frames(n_memories, memory, runs, parts, _counted(parts, pl.concat(touched)))
+    return clusters if clusters.shared.any() else None
 
 
-def _known_rounds(rounds: pl.DataFrame, families: IntArray) -> pl.DataFrame:
-    """Return families' known rounds with codes of their ``episode`` and ``block``."""
-    wanted = pl.Series(families).implode()
-    known = rounds.filter(pl.col("y").is_not_null() & pl.col("family").is_in(wanted))
+def _known_rounds(rounds: pl.DataFrame) -> pl.DataFrame:
+    """Return the known rounds of families with a shared outcome, with codes of their ``episode`` and ``block``."""
+    known = rounds.filter(pl.col("y").is_not_null() & pl.col("family").is_not_null())
+    several = (pl.len().over("family", "episode_id") > 1) & pl.col("episode_id").is_not_null()
+    known = known.filter(several.any().over("family"))
     own = pl.when(pl.col("episode_id").is_null()).then("round_id").alias("own")
-    code = pl.struct("family", "episode_id", own).rank("dense").cast(pl.Int64) - 1
-    return known.with_columns(episode=code, block=pl.col("block_id").rank("dense").cast(pl.Int64) - 1)
+    return known.with_columns(
+        pl.col("stratum").cast(pl.Int64),
+        pl.col("block_row").cast(pl.Float64),
+        episode=pl.struct("family", "episode_id", own).rank("dense").cast(pl.Int64) - 1,
+        block=pl.col("block_id").rank("dense").cast(pl.Int64) - 1,
+    )
 
 
-def _counted(
-    known: pl.DataFrame, drawn: pl.DataFrame, ranked: pl.DataFrame
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Count rounds by stratum and episode, and by cell and such part."""
-    y, columns = pl.col("y"), ["stratum", "block", "episode", "y"]
-    parts = (
-        pl.concat([known.select(columns).drop_nulls(), ranked.select(columns)])
+def _parts(known: pl.DataFrame, ranked: pl.DataFrame) -> pl.DataFrame:
+    """Count rounds by stratum and episode, with the rows that the episode spans in the block."""
+    columns = ["stratum", *_OF_PART]
+    y, row, of_episode = pl.col("y"), pl.col("block_row"), ("block", "episode")
+    is_unknown = row.is_null().any()
+    return (
+        pl.concat([known.select(columns).drop_nulls("stratum"), ranked.select(columns)])
         .group_by("stratum", "episode")
         .agg(
+            pl.col("block").first(),
             rounds=pl.len().cast(pl.Float64),
-            block=pl.col("block").first(),
             outcome=pl.when(y.min() == y.max()).then(y.min()).otherwise(float("nan")),
+            first=pl.when(is_unknown).then(-np.inf).otherwise(row.min()),
+            last=pl.when(is_unknown).then(np.inf).otherwise(row.max()),
         )
+        .with_columns(pl.col("first").min().over(of_episode), pl.col("last").max().over(of_episode))
         .sort("stratum", "episode")
         .with_row_index("part")
     )
-    touched = (
-        pl.concat([drawn, ranked.drop("block", "y")])
-        .join(parts, on=["stratum", "episode"])
+
+
+def _rounds_beyond(known: pl.DataFrame, parts: pl.DataFrame, runs: Runs) -> pl.DataFrame:
+    """List the rounds outside of cells' rows, of episodes that have some within: those that an edge goes through."""
+    partial = np.flatnonzero(runs.is_partial)
+    items = Items(integers(parts["stratum"]), parts["first"].to_numpy(), parts["last"].to_numpy())
+    run, part = items.cut(runs.select(partial))
+    placed = known.join(parts.select("part", "stratum", "episode"), on=["stratum", "episode"]).sort("part")
+    nth, at = matches(integers(placed["part"]), part)
+    cell, row = partial[run[nth]], placed["block_row"].fill_null(np.nan).to_numpy()[at]
+    beyond = ~((row >= runs.begin[cell]) & (row < runs.end[cell]))
+    return (
+        placed.select("stratum", "episode")[at]
+        .select(
+            pl.lit(pl.Series(cell, dtype=pl.UInt32)).alias("cell"),
+            "stratum",
+            "episode",
+            exposed=pl.lit(value=False),
+            away=pl.lit(value=True),
+        )
+        .filter(beyond)
+    )
+
+
+def _counted(parts: pl.DataFrame, touched: pl.DataFrame) -> pl.DataFrame:
+    """Count the rounds that are exposed, and those that are no controls, by cell and part."""
+    return (
+        touched.join(parts.select("part", "stratum", "episode"), on=["stratum", "episode"])
         .group_by("cell", "part")
         .agg(pl.col("exposed", "away").sum().cast(pl.Float64))
         .sort("cell", "part")
     )
-    return parts, touched

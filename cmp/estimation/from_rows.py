@@ -19,7 +19,12 @@ from cmp.estimation.row_cells import (
     statistics_of_roster,
     statistics_of_rows,
 )
-from cmp.estimation.row_rounds import clusters_of_rows, draws_of_rows, memory_rounds
+from cmp.estimation.row_rounds import (
+    clusters_of_rows,
+    draws_of_rows,
+    memory_rounds,
+    shares_outcomes,
+)
 from cmp.estimation.sums import IntArray
 from cmp.estimation.table import Analysis, Utilities
 from cmp.estimation.tabulation import tabulate
@@ -152,7 +157,7 @@ def utilities_of_rows(
         family=family,
         analysis=analysis,
         # with weights that differ from round to round no interval for shared outcomes is known
-        clustered=found.shared if weighted else None,
+        clustered=shares_outcomes(coded, found) if weighted else None,
         clusters=None if weighted else clusters_of_rows(coded, found),
         rounds_of=None if weighted else memory_rounds(coded, found),
         exact=lambda of: p_values_of_draws(draws_of_rows(coded, found), of),

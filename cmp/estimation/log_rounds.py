@@ -27,6 +27,10 @@ class _Listed(NamedTuple):
     """Shape (C,), which row each cell belongs to, in the order of rows."""
     strata: IntArray
     """Shape (C,), their strata."""
+    begin: FloatArray
+    end: FloatArray
+    """Shape (C,), the rows outside of which the memory is in no arm."""
+    block_row: FloatArray
 
 
 #: Rounds, cells, events and rounds of withholding.
@@ -39,10 +43,7 @@ def rounds_by_row(frames: Callable[[], _Frames]) -> Callable[[int], MemoryRounds
     Parameters
     ----------
     frames
-        Returns four frames. Randomized rounds: ``round_id``, ``stratum`` (a code; null for a stratum without cells),
-        ``y``. Cells of draws: ``row``, ``stratum``, ``memory_id``. Events: ``round_id``, ``memory_id``, ``drawn``:
-        eligible rounds that drew a memory, and (False) rounds in which one was in no arm. Rounds that kept or withheld
-        a memory: ``round_id``, ``row``, ``place`` (a code of the cell, from 0), ``away``.
+        Returns rounds, cells, events and rounds of withholding, as :func:`clusters_of_rounds` takes them.
     """
     found: list[tuple[_Listed, pl.DataFrame, int]] = []
 
@@ -50,14 +51,19 @@ def rounds_by_row(frames: Callable[[], _Frames]) -> Callable[[int], MemoryRounds
         if not found:
             found.append(_listed(*frames()))
         listed, ranked, n_strata = found[0]
-        strata = listed.strata[slice(*np.searchsorted(listed.row_of_cell, [row, row + 1]))]
+        cells = slice(*np.searchsorted(listed.row_of_cell, [row, row + 1]))
+        strata = listed.strata[cells]
         spans = [np.arange(listed.first[s], listed.first[s + 1]) for s in strata]
         place = np.concatenate([*spans, np.zeros(0, dtype=np.int64)])
-        stratum = np.repeat(strata, [len(span) for span in spans])
+        n_rounds = [len(span) for span in spans]
+        stratum = np.repeat(strata, n_rounds)
+        begin, end = (np.repeat(of[cells], n_rounds) for of in (listed.begin, listed.end))
         mine = slice(*np.searchsorted(listed.row, [row, row + 1]))
         what = np.zeros(len(listed.y), dtype=np.int64)
         what[listed.place[mine]] = listed.drawn[mine]
-        kept = what[place] >= 0
+        at = listed.block_row[place]
+        there = ((at >= begin) & (at < end)) | (np.isinf(begin) & np.isinf(end))
+        kept = there & (what[place] >= 0)
         own = ranked.filter(pl.col("row") == row)
         return MemoryRounds(
             np.concatenate([listed.y[place[kept]], own["y"].to_numpy()]),
@@ -71,7 +77,9 @@ def rounds_by_row(frames: Callable[[], _Frames]) -> Callable[[int], MemoryRounds
 def _listed(
     rounds: pl.DataFrame, cells: pl.DataFrame, events: pl.DataFrame, withheld: pl.DataFrame
 ) -> tuple[_Listed, pl.DataFrame, int]:
-    known = rounds.filter(pl.col("y").is_not_null()).select("round_id", pl.col("stratum").cast(pl.Int64), "y")
+    known = rounds.filter(pl.col("y").is_not_null()).select(
+        "round_id", pl.col("stratum").cast(pl.Int64), pl.col("block_row").cast(pl.Float64), "y"
+    )
     placed = known.drop_nulls("stratum").sort("stratum", "round_id")
     placed = placed.with_columns(place=pl.int_range(pl.len()))
     touched = (
@@ -79,7 +87,7 @@ def _listed(
         .join(cells.select(pl.col("row", "stratum").cast(pl.Int64), "memory_id"), on=["stratum", "memory_id"])
         .sort("row", "place")
     )
-    order = cells.select(pl.col("row", "stratum").cast(pl.Int64)).sort("row", "stratum")
+    order = cells.select(pl.col("row", "stratum").cast(pl.Int64), "begin", "end").sort("row", "stratum")
     n_strata = int(np.max(cells["stratum"].to_numpy(), initial=-1)) + 1
     ranked = withheld.join(known.select("round_id", "y"), on="round_id").sort("row", "place", "round_id")
     return (
@@ -91,6 +99,9 @@ def _listed(
             np.where(touched["drawn"].to_numpy(), 1, -1),
             order["row"].to_numpy(),
             order["stratum"].to_numpy(),
+            order["begin"].to_numpy(),
+            order["end"].to_numpy(),
+            placed["block_row"].fill_null(np.nan).to_numpy(),
         ),
         ranked.select("row", pl.col("place").cast(pl.Int64), "away", "y"),
         n_strata,

@@ -81,8 +81,6 @@ class RowStatistics:
     cell: IntArray
     """(C,), code of each cell's (stratum, memory)."""
     tallies: Tallies
-    shared: BoolArray
-    """(K,), whether two of the memory's own rounds are of one episode."""
     use: BoolArray
     """(E,), rows that are in an arm."""
     implied: bool
@@ -106,8 +104,7 @@ def statistics_of_rows(coded: CodedRows) -> RowStatistics:
         np.bincount(row, weights=rows, minlength=len(keys)).astype(np.int64)
         for rows in (~coded.eligible, certain, certain & (pi >= 1.0))
     ]
-    shared = _shared_episodes(coded.episode[coded.round[use]], coded.y[coded.round[use]], row[use], len(keys))
-    return _found(coded, keys, cell, cells, tallies=tallies, shared=shared, use=use, implied=False)
+    return _found(coded, keys, cell, cells, tallies=tallies, use=use, implied=False)
 
 
 def statistics_of_roster(coded: CodedRows, roster: CodedRoster) -> RowStatistics:
@@ -137,9 +134,8 @@ def statistics_of_roster(coded: CodedRows, roster: CodedRoster) -> RowStatistics
         group_sums(row, values, len(keys)).astype(np.int64)
         for values in (out, everyone * ~chance, everyone * (pi >= 1.0))
     ]
-    shared = _shared_of_roster(coded, cell[chance], keys, groups[1], chosen[1], np.flatnonzero(chance))
     use = coded.eligible & np.isin(own_cell, cell[chance])
-    return _found(coded, keys, cell[chance], cells, tallies=tallies, shared=shared, use=use, implied=True)
+    return _found(coded, keys, cell[chance], cells, tallies=tallies, use=use, implied=True)
 
 
 def _found(
@@ -149,7 +145,6 @@ def _found(
     cells: Cells,
     *,
     tallies: list[IntArray],
-    shared: BoolArray,
     use: BoolArray,
     implied: bool,
 ) -> RowStatistics:
@@ -157,7 +152,7 @@ def _found(
     placed = replace(cells, memory=np.searchsorted(keys, key))
     # rows do not say that it was the ranker which barred a memory
     tallied = Tallies(np.zeros(len(keys), dtype=np.int64), *tallies)
-    return RowStatistics(keys, placed, cell, tallied, shared, use, implied)
+    return RowStatistics(keys, placed, cell, tallied, use, implied)
 
 
 def _counted(coded: CodedRows, use: BoolArray, place: IntArray, cell: IntArray, pi: FloatArray) -> Cells:
@@ -200,43 +195,3 @@ def _weighted(coded: CodedRows, use: BoolArray, place: IntArray, cell: IntArray,
         information=add(known, pi * (1.0 - pi)),
         missing_information=add(~known, pi * (1.0 - pi)),
     )
-
-
-def _shared_episodes(episode: IntArray, y: FloatArray, key: IntArray, n_keys: int) -> BoolArray:
-    """Say of each key whether two of its rounds with an outcome are of one episode."""
-    rows = (episode >= 0) & ~np.isnan(y)
-    shared = np.zeros(n_keys, dtype=bool)
-    if rows.any():
-        pairs = episode[rows] * n_keys + key[rows]
-        found, count = np.unique(pairs, return_counts=True)
-        shared[found[count > 1] % n_keys] = True
-    return shared
-
-
-def _shared_of_roster(
-    coded: CodedRows,
-    cell: IntArray,
-    keys: IntArray,
-    barred: IntArray,
-    barred_rounds: IntArray,
-    places: IntArray,
-) -> BoolArray:
-    """The same where a cell's rounds are its stratum's, less those in which it was barred.
-
-    Only rounds that share an episode are listed, each with its stratum's memories.
-    """
-    shared = np.zeros(len(keys), dtype=bool)
-    known = (coded.episode >= 0) & ~np.isnan(coded.y)
-    pair = coded.episode * (int(coded.family.max(initial=0)) + 1) + coded.family[coded.stratum]
-    _, back, count = np.unique(pair[known], return_inverse=True, return_counts=True)
-    several = np.flatnonzero(known)[count[back] > 1]
-    if not several.size:
-        return shared
-    n = coded.n_memories
-    by_stratum = cell // n
-    which, at = matches(by_stratum, coded.stratum[several])
-    rounds = several[which]
-    away = np.isin(rounds * (int(places.max(initial=0)) + 1) + places[at],
-                   barred_rounds * (int(places.max(initial=0)) + 1) + barred)  # fmt: skip
-    key = np.searchsorted(keys, coded.key_of(by_stratum[at], cell[at] % n))
-    return _shared_episodes(coded.episode[rounds[~away]], coded.y[rounds[~away]], key[~away], len(keys))

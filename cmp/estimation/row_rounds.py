@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import polars as pl
 
+from cmp.estimation.cells import BoolArray
 from cmp.estimation.clusters import Clusters
 from cmp.estimation.episodes import clusters_of_rounds
 from cmp.estimation.independent_draws import Draws
@@ -15,14 +16,28 @@ from cmp.estimation.randomization import MemoryRounds
 from cmp.estimation.row_cells import CodedRows, RowStatistics
 from cmp.estimation.sums import IntArray, matches
 
-__all__ = ["clusters_of_rows", "draws_of_rows", "memory_rounds"]
+__all__ = ["clusters_of_rows", "draws_of_rows", "memory_rounds", "shares_outcomes"]
 
 
 def clusters_of_rows(coded: CodedRows, found: RowStatistics) -> Clusters | None:
     """Return which rounds of the cells share an outcome; None where none do."""
-    if not found.shared.any():
+    known = coded.episode[(coded.episode >= 0) & ~np.isnan(coded.y)]
+    if len(np.unique(known)) == len(known):
         return None
-    return clusters_of_rounds(*_frames(coded, found), found.shared, found.keys // coded.n_memories)
+    return clusters_of_rounds(*_frames(coded, found), len(found.keys))
+
+
+def shares_outcomes(coded: CodedRows, found: RowStatistics) -> BoolArray:
+    """Return, one a memory, whether two of its own rows in an arm, all of which are listed, share an outcome."""
+    assert not found.implied
+    episode = coded.episode[coded.round]
+    rows = found.use & (episode >= 0) & ~np.isnan(coded.y[coded.round])
+    n_keys = len(found.keys)
+    key = np.searchsorted(found.keys, coded.key[rows])
+    pairs, count = np.unique(episode[rows] * n_keys + key, return_counts=True)
+    shared = np.zeros(n_keys, dtype=bool)
+    shared[pairs[count > 1] % n_keys] = True
+    return shared
 
 
 def _frames(
@@ -37,6 +52,7 @@ def _frames(
         {
             "round_id": np.arange(len(y)),
             "block_id": coded.block,
+            "block_row": pl.Series([None], dtype=pl.Float64).new_from_index(0, len(y)),
             "family": coded.family[coded.stratum],
             "stratum": pl.Series(stratum).replace(-1, None),
             "episode_id": pl.Series(coded.episode).replace(-1, None),
@@ -48,7 +64,10 @@ def _frames(
             "row": found.cells.memory,
             "stratum": stratum_of_cell,
             "memory_id": found.cell % coded.n_memories,
-        }
+            "begin": -np.inf,
+            "end": np.inf,
+        },
+        schema_overrides={"begin": pl.Float64, "end": pl.Float64},
     )
     drawn = found.use & coded.assigned
     away_cell, away_round = _absent(coded, found)

@@ -58,6 +58,47 @@ class Windows:
         order = np.lexsort((begin, member[found]))
         return cls(member[found][order], begin[order], end[order])
 
+    def ended(self, coded: CodedLog) -> Windows:
+        """Return the same cut off where members were removed, and a run for each other member that was.
+
+        Parameters
+        ----------
+        coded
+            The log.
+        """
+        gone = np.setdiff1d(np.flatnonzero(np.isfinite(coded.removed)), self.member)
+        member = np.concatenate([self.member, gone])
+        begin = np.concatenate([self.begin, np.full(len(gone), -np.inf)])
+        end = np.concatenate([self.end, np.full(len(gone), np.inf)])
+        order = np.argsort(member, kind="stable")
+        member = member[order]
+        return Windows(member, begin[order], np.minimum(end[order], coded.removed[member]))
+
+    def hulls(self, n_members: int) -> tuple[FloatArray, FloatArray]:
+        """Return the first row of each member's first run, and the row after its last's last.
+
+        Parameters
+        ----------
+        n_members
+            Rows of rosters.
+        """
+        begin, end = np.full(n_members, -np.inf), np.full(n_members, np.inf)
+        is_new = self._is_new
+        is_last = np.append(is_new[1:], True)[: len(is_new)]
+        begin[self.member[is_new]] = self.begin[is_new]
+        end[self.member[is_last]] = self.end[is_last]
+        return np.minimum(begin, end), end
+
+    def several(self) -> Windows:
+        """Return those of members that have more than one."""
+        is_new = self._is_new
+        lone = is_new & np.append(is_new[1:], True)[: len(is_new)]
+        return Windows(self.member[~lone], self.begin[~lone], self.end[~lone])
+
+    @property
+    def _is_new(self) -> BoolArray:
+        return np.append(True, self.member[1:] != self.member[:-1])[: len(self.member)]
+
 
 @dataclass(frozen=True, slots=True)
 class _RowOrder:
@@ -157,14 +198,16 @@ class SpanSums:
 
 
 def absent_rounds(
-    coded: CodedLog, windows: Windows, among: BoolArray | None = None
+    coded: CodedLog, spans: Windows, among: BoolArray | None = None
 ) -> tuple[IntArray, IntArray]:
-    """List the rounds in which members of their block's roster were gone, or outside their windows.
+    """List the rounds in which members were outside of all of their runs.
 
     Parameters
     ----------
-    coded, windows
-        The log, and who is eligible where.
+    coded
+        The log.
+    spans
+        From :meth:`Windows.ended`: who is eligible where. Members without a run are not looked at.
     among
         (T,), the rounds to look at; all where it is left out.
 
@@ -172,20 +215,15 @@ def absent_rounds(
     -------
     Codes of rounds, and members.
     """
-    gone = np.setdiff1d(np.flatnonzero(np.isfinite(coded.removed)), windows.member)
-    member = np.concatenate([windows.member, gone])
+    member = spans.member
     if not len(member):
         return member, member
-    begin = np.concatenate([windows.begin, np.full(len(gone), -np.inf)])
-    end = np.minimum(np.concatenate([windows.end, np.full(len(gone), np.inf)]), coded.removed[member])
-    by_member = np.argsort(member, kind="stable")
-    member, begin, end = member[by_member], begin[by_member], end[by_member]
     chosen = _blocks_of(member, coded)[coded.block][coded.stratum]
     order = _RowOrder.of(coded, chosen if among is None else chosen & among)
     strata = np.unique(order.stratum)
     nth, span = matches(coded.block_of_member[member], coded.block[strata])
     stratum, member = strata[nth], member[span]
-    start, stop = order.places(stratum, begin[span], end[span])
+    start, stop = order.places(stratum, spans.begin[span], spans.end[span])
     first = np.searchsorted(order.stratum, stratum)
     last = np.searchsorted(order.stratum, stratum, side="right")
     is_new = np.append(True, (np.diff(stratum) != 0) | (np.diff(member) != 0))[: len(stratum)]

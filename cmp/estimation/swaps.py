@@ -10,6 +10,7 @@ import polars as pl
 from cmp.estimation.assembly import LogStatistics
 from cmp.estimation.cells import BoolArray, Cells
 from cmp.estimation.clusters import Clusters
+from cmp.estimation.overlaps import Runs
 from cmp.estimation.sums import IntArray, places
 
 __all__ = ["Swaps"]
@@ -75,7 +76,7 @@ class Swaps:
             pl.concat([parts for parts, _ in uses])
             .group_by(key)
             .agg(
-                pl.col("block").first(),
+                pl.col("block", "first", "last").first(),  # the same in all strata of a block
                 pl.col("rounds").sum(),
                 outcome=pl.when(y.min() == y.max(), ~y.is_nan().any()).then(y.first()).otherwise(np.nan),
             )
@@ -90,10 +91,10 @@ class Swaps:
             .filter((pl.col("exposed") > 0) | (pl.col("away") > 0))
             .sort("cell", "place")
         )
-        memory = clusters.memory[np.where(self.exposed >= 0, self.exposed, self.control)]
-        return Clusters.of_frames(
-            clusters.shared, memory, self.stratum, parts, touched.rename({"place": "part"})
-        )
+        cell = np.where(self.exposed >= 0, self.exposed, self.control)
+        runs = Runs(self.stratum, clusters.begin[cell], clusters.end[cell])
+        n, memory = len(clusters.shared), clusters.memory[cell]
+        return Clusters.of_frames(n, memory, runs, parts, touched.rename({"place": "part"}))
 
 
 def _used(
@@ -108,6 +109,8 @@ def _used(
             "episode": clusters.part_episode,
             "block": clusters.part_block,
             "outcome": clusters.part_outcome,
+            "first": clusters.part_first,
+            "last": clusters.part_last,
             "rounds": clusters.part_rounds * is_control,
         }
     ).filter(pl.col("stratum") >= 0)

@@ -30,7 +30,8 @@ def random_log(seed: int, *, binary: bool = False, whole: bool = False) -> HandM
     for block in range(3):
         table = balanced_table(5, 14, 2, int(rng.integers(2**31)))
         counts = np.bincount(np.asarray(table).ravel(), minlength=5)
-        removed = {"m1": 9} if block == 1 and not whole else {}
+        leave = {1: {"m1": 9}, 2: {"m0": 6, "m2": 11}}.get(block, {})
+        removed = leave if not whole else {}
         log.block(f"b{block}", 14, {f"m{m}": int(counts[m]) for m in range(5)}, **removed)
         for i, drawn in enumerate(table):
             episode = None if rng.random() < 0.2 else f"e{block + int(rng.integers(6))}"
