@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,9 @@ DELIVERED_AT_LEAST: Final = 0.9
 
 #: Beyond this share of rounds that failed to be randomized, the randomized ones are no fair picture of the traffic.
 FAILED_AT_MOST: Final = 0.05
+
+#: For this long a scope may go without a block: that of a million memories is prepared within seconds.
+PREPARING_AT_MOST: Final = timedelta(minutes=10)
 
 #: Reasons for an unrandomized round that are the design's, and no failure.
 INTENDED: Final = ("holdout", "no_random_slots", "roster_too_small", "block_preparing")
@@ -56,7 +60,7 @@ def check_readable(found: Evidence) -> Verdict:
 
 
 def check_randomized(found: Evidence) -> Verdict:
-    """Share of rounds that failed to be randomized, and why others were not."""
+    """Share of rounds that failed to be randomized, why others were not, and whether a scope waits for a block."""
     check = "rounds are randomized"
     rounds = found.need("rounds", "scope", "randomized", "fallback_reason")
     if not rounds.height:
@@ -66,17 +70,46 @@ def check_randomized(found: Evidence) -> Verdict:
     failed = others.filter(~pl.col("fallback_reason").is_in(INTENDED))
     share = int(failed["len"].sum()) / rounds.height
     said = ", ".join(f"{n} {reason}" for reason, n in others.iter_rows())
+    waiting = _waiting(found.rounds)
+    too_many = (
+        f"More than {FAILED_AT_MOST:.0%} of rounds failed to be drawn" if share > FAILED_AT_MOST else ""
+    )
+    no_block = (
+        f"No block was opened in {PREPARING_AT_MOST}: listing the memories may hang, or take too long"
+        if waiting
+        else ""
+    )
     return Verdict(
         check,
         f"{rounds.height - int(others['len'].sum())} of {rounds.height} rounds are randomized"
-        + (f"; not so: {said}" if said else ""),
-        f"More than {FAILED_AT_MOST:.0%} of rounds failed to be drawn: see the warnings of cmp.serving and "
-        "memory.stats(). The estimates hold for the rounds that were",
+        + (f"; not so: {said}" if said else "")
+        + (f"; {len(waiting)} scopes wait for a block" if waiting else ""),
+        ". ".join(filter(None, (too_many, no_block)))
+        + ": see the warnings of cmp.serving and memory.stats(). The estimates hold for the rounds that were",
         figure=share,
         expected=0.0,
         n=rounds.height,
-        failed=share > FAILED_AT_MOST,
+        failed=bool(too_many or no_block),
+        scope=waiting[0] if len(waiting) == 1 and not too_many else ALL,
     )
+
+
+def _waiting(rounds: pl.DataFrame) -> list[str]:
+    """Return the scopes whose rounds have been served without a block for too long, up to their last one."""
+    asked = pl.col("asked_at")
+    if not isinstance(rounds.schema.get("asked_at"), pl.Datetime):
+        return []
+    is_waiting = (pl.col("fallback_reason") == "block_preparing").fill_null(value=False)
+    drawn = rounds.filter("randomized").group_by("scope").agg(since=asked.max())
+    late = (
+        rounds.filter(is_waiting)
+        .join(drawn, on="scope", how="left")
+        .filter(pl.col("since").is_null() | (asked > pl.col("since")))
+        .group_by("scope")
+        .agg(waited=asked.max() - asked.min())
+        .filter(pl.col("waited") > PREPARING_AT_MOST)
+    )
+    return late["scope"].sort().to_list()
 
 
 def check_retries(found: Evidence) -> Verdict:
