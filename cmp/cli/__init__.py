@@ -1,7 +1,17 @@
 """The command line, ``cmpolicy``."""
 
-from cmp.cli import commands, judging  # noqa: F401 (they add their commands to the app)
-from cmp.cli.application import app
-from cmp.cli.endings import main
+from __future__ import annotations
 
-__all__ = ["app", "main"]
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run ``cmpolicy`` and exit; interrupted while it still loads, it ends as it does later."""
+    try:
+        from cmp.cli import endings
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    endings.main()

@@ -13,11 +13,12 @@ import polars as pl
 import typer
 from narwhals.exceptions import NarwhalsError
 
+from cmp.cli import commands, judging  # noqa: F401 (they add their commands to the app)
 from cmp.cli.application import app
 from cmp.cli.output import errors, harmless
 from cmp.errors import CmpError
 
-__all__ = ["main"]
+__all__ = ["app", "main"]
 
 FAILED: Final = 2
 INTERRUPTED: Final = 130

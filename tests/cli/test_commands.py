@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import cmp
 import cmp.report
-from cmp.cli import app
+from cmp.cli.endings import app
 from cmp.cli.output import Format, emit, show, without_formulas
 from tests.damage import exposure
 from tests.serving.stores import store, wrapped

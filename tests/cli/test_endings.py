@@ -235,3 +235,14 @@ def test_an_interrupt_ends_with_130_and_a_line_and_the_log_goes_on(tmp_path):
     log = cmp.open_log(path)
     assert 50 < log.rounds().collect().height < 90_000
     assert cmp.validate_log(log) == []
+
+
+@pytest.mark.skipif(WINDOWS, reason="signals are POSIX's")
+def test_an_interruption_while_the_command_still_loads_is_one_line(tmp_path):
+    """A module that is found before polars stands for the moment that it takes to load."""
+    (tmp_path / "polars.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    result = subprocess.run(
+        [sys.executable, "-m", "cmp", "--version"], env=env, capture_output=True, text=True, check=False
+    )
+    assert one_line(result, 130) == "interrupted"

@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import cmp
-from cmp.cli import app
+from cmp.cli.endings import app
 from cmp.cli.output import working
 from cmp.evaluation.diagnostics import CHECKS
 from tests.cli.test_commands import command, run
