@@ -38,7 +38,7 @@ class LogStatistics:
     family: IntArray
     """Shape (M,), one code a scope, or a scope and group."""
     clusters: Clusters | None
-    """Episodes of the cells' rounds, then those of ``withholding``'s; None where no contrast has two of one episode."""
+    """Episodes of the cells' rounds, then those of ``withholding``'s; None where no two share an outcome."""
     content: pl.Series
     """M texts, a hash of what each memory was delivered as, the least of several; null where none was noted."""
     content_changed: BoolArray
@@ -73,6 +73,8 @@ def assemble(
     terms: Terms,
     sums: CellSums,
     contents: pl.DataFrame,
+    *,
+    in_both_arms: bool,
 ) -> LogStatistics:
     """Put a log's sums in the order of the table's rows.
 
@@ -85,6 +87,8 @@ def assemble(
     contents
         ``scope``, perhaps ``group``, ``memory_id``: ``content``, the least hash, and ``changed``, whether there are
         others.
+    in_both_arms
+        Whether strata with one arm only are in no contrast.
     """
     n_ids = max(len(coded.ids), 1)
     owner = coded.family[sums.stratum] * n_ids + sums.memory
@@ -113,7 +117,9 @@ def assemble(
         tallies=_tallies(sums, chance, pi, row, len(keys)),
         outcome_sums=_outcome_sums(coded),
         family=family,
-        clusters=clusters_of_rounds(*listed.frames(), len(keys)) if _has_shared_outcomes(coded) else None,
+        clusters=clusters_of_rounds(*listed.frames(), len(keys), in_both_arms=in_both_arms)
+        if _has_shared_outcomes(coded)
+        else None,
         content=noted["content"],
         content_changed=noted["changed"].fill_null(False).to_numpy(),
         stratum=stratum,

@@ -28,6 +28,8 @@ class Clusters:
 
     shared: BoolArray
     """Shape (M,), whether two rounds of the memory's contrast are of one episode."""
+    in_both_arms: bool
+    """Whether strata with one arm only are in no contrast, whatever becomes of them."""
     memory: IntArray
     """Shape (C,), row of the table."""
     stratum: IntArray
@@ -67,6 +69,8 @@ class Clusters:
         runs: Runs,
         parts: pl.DataFrame,
         touched: pl.DataFrame,
+        *,
+        in_both_arms: bool,
     ) -> Clusters:
         """Return clusters whose parts are rows of ``stratum, block, episode, first, last, rounds, outcome``.
 
@@ -80,9 +84,12 @@ class Clusters:
             P rows.
         touched
             K rows of ``cell, part, exposed, away``, sorted by the first two.
+        in_both_arms
+            See there.
         """
         unmarked = cls(
             shared=np.zeros(n_memories, dtype=bool),
+            in_both_arms=in_both_arms,
             memory=memory,
             stratum=runs.key,
             begin=runs.begin,
@@ -131,7 +138,7 @@ class Clusters:
         """Return the same with ``shared`` found out: the squared numbers of an episode's rounds exceed the numbers."""
         n1 = group_sums(self.cell, self.exposed, len(self.memory))
         n0 = self.over_parts(self.part_rounds) - group_sums(self.cell, self.away, len(self.memory))
-        used = ((n1 > 0) & (n0 > 0)).astype(np.float64)
+        used = ((n1 > 0) & (n0 > 0) | (not self.in_both_arms)).astype(np.float64)
         rounds = group_sums(self.memory, used * (n1 + n0), len(self.shared))
         return replace(self, shared=_sums_by_episode(self, -used, used).squares > rounds)
 
@@ -168,9 +175,9 @@ class Clusters:
                 [getattr(self, field.name), getattr(other, field.name) + shift.get(field.name, 0)]
             )
             for field in fields(self)
-            if field.name != "shared"
+            if field.name not in ("shared", "in_both_arms")
         }
-        return Clusters(shared=self.shared, **both)
+        return Clusters(shared=self.shared, in_both_arms=self.in_both_arms, **both)
 
 
 @dataclass(frozen=True, slots=True)

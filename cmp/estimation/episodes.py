@@ -22,8 +22,10 @@ def clusters_of_rounds(
     events: pl.DataFrame,
     withheld: pl.DataFrame,
     n_memories: int,
+    *,
+    in_both_arms: bool,
 ) -> Clusters | None:
-    """Count rounds with an outcome by cell and episode; None where no memory's contrast has two of one episode.
+    """Count rounds with an outcome by cell and episode; None where no two rounds of a family are of one episode.
 
     Parameters
     ----------
@@ -41,6 +43,8 @@ def clusters_of_rounds(
         which follow those of draws), ``away``.
     n_memories
         How many rows there are.
+    in_both_arms
+        Whether strata with one arm only are in no contrast.
     """
     known = _known_rounds(rounds)
     if not known.height:
@@ -67,8 +71,8 @@ def clusters_of_rounds(
     runs = Runs(stratum, begin, end)
     parts = _parts(known, ranked)
     touched = [drawn, ranked.select(drawn.columns), _rounds_beyond(known, parts, runs)]
-    clusters = Clusters.of_frames(n_memories, memory, runs, parts, _counted(parts, pl.concat(touched)))
-    return clusters if clusters.shared.any() else None
+    listed = _counted(parts, pl.concat(touched))
+    return Clusters.of_frames(n_memories, memory, runs, parts, listed, in_both_arms=in_both_arms)
 
 
 def _known_rounds(rounds: pl.DataFrame) -> pl.DataFrame:

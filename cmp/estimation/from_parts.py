@@ -208,14 +208,16 @@ def statistics_for(
 def cells_against(
     found: LogStatistics, reference: str, *, is_part: bool = False
 ) -> tuple[Cells, Clusters | None]:
-    """Return the cells of the contrasts with a reference, and their clusters.
+    """Return the cells of the contrasts with a reference, and their clusters, None where no rounds share an outcome.
 
     A part of a log (``is_part``) has none against cards where these stand in other parts.
     """
     is_card = found.keys["memory_id"].str.starts_with(CARD_PREFIX).to_numpy()
     if reference == "pool":
-        joined = found.cells.joined(found.withholding) if len(found.withholding.memory) else found.cells
-        return joined, found.clusters
-    if not is_card.any() and not is_part:
+        cells = found.cells.joined(found.withholding) if len(found.withholding.memory) else found.cells
+        clusters = found.clusters
+    elif is_card.any() or is_part:
+        cells, clusters = against_cards(found, is_card)
+    else:
         raise ValueError(_NO_CARDS)
-    return against_cards(found, is_card)
+    return cells, clusters if clusters is not None and clusters.shared.any() else None

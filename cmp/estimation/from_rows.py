@@ -158,7 +158,7 @@ def utilities_of_rows(
         analysis=analysis,
         # with weights that differ from round to round no interval for shared outcomes is known
         clustered=shares_outcomes(coded, found) if weighted else None,
-        clusters=None if weighted else clusters_of_rows(coded, found),
+        clusters=None if weighted else clusters_of_rows(coded, found, in_both_arms=estimator != "ht"),
         rounds_of=None if weighted else memory_rounds(coded, found),
         exact=lambda of: p_values_of_draws(draws_of_rows(coded, found), of),
         missing=(lambda: missingness_of_draws(_losses(coded, found), len(family))) if weighted else None,

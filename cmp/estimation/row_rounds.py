@@ -19,12 +19,13 @@ from cmp.estimation.sums import IntArray, matches
 __all__ = ["clusters_of_rows", "draws_of_rows", "memory_rounds", "shares_outcomes"]
 
 
-def clusters_of_rows(coded: CodedRows, found: RowStatistics) -> Clusters | None:
+def clusters_of_rows(coded: CodedRows, found: RowStatistics, *, in_both_arms: bool) -> Clusters | None:
     """Return which rounds of the cells share an outcome; None where none do."""
     known = coded.episode[(coded.episode >= 0) & ~np.isnan(coded.y)]
     if len(np.unique(known)) == len(known):
         return None
-    return clusters_of_rounds(*_frames(coded, found), len(found.keys))
+    clusters = clusters_of_rounds(*_frames(coded, found), len(found.keys), in_both_arms=in_both_arms)
+    return clusters if clusters is not None and clusters.shared.any() else None
 
 
 def shares_outcomes(coded: CodedRows, found: RowStatistics) -> BoolArray:

@@ -46,7 +46,8 @@ def statistics_of_log(
     within_query
         Whether strata are the rounds of a block that ask one query, though memories are not told apart by query.
     condense
-        Whether a memory's strata without an exposure become one cell: they hold no contrast, and there may be many.
+        Whether a memory's strata without an exposure become one cell, as there may be many: strata with one arm only
+        are in no contrast then.
     window
         How late an outcome may be; None for any.
     carryover
@@ -84,7 +85,8 @@ def statistics_of_log(
     terms = Terms.of(coded.y, coded.stratum, coded.scope, coded.base)
     cells = sum_cells(coded, events, terms, condense=condense)
     withheld = withholdings_of(log, coded, bars)
-    return assemble(coded, events, withheld, terms, cells, _contents(log, coded.rounds, _key(by_query)))
+    contents = _contents(log, coded.rounds, _key(by_query))
+    return assemble(coded, events, withheld, terms, cells, contents, in_both_arms=condense)
 
 
 def coded_log(

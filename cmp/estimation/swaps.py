@@ -94,14 +94,16 @@ class Swaps:
         cell = np.where(self.exposed >= 0, self.exposed, self.control)
         runs = Runs(self.stratum, clusters.begin[cell], clusters.end[cell])
         n, memory = len(clusters.shared), clusters.memory[cell]
-        return Clusters.of_frames(n, memory, runs, parts, touched.rename({"place": "part"}))
+        touched = touched.rename({"place": "part"})
+        return Clusters.of_frames(n, memory, runs, parts, touched, in_both_arms=clusters.in_both_arms)
 
 
 def _used(
     clusters: Clusters, strata: IntArray, cells: IntArray, *, is_control: bool
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return episodes' parts by stratum of swaps, and which of them are no mere controls of a comparison."""
-    stratum = strata[clusters.part_stratum]
+    of_withholding = np.full(clusters.n_strata - len(strata), -1)  # no card takes a ranked memory's place
+    stratum = np.append(strata, of_withholding)[clusters.part_stratum]
     parts = pl.DataFrame(
         {
             "part": np.arange(len(stratum)),

@@ -25,17 +25,15 @@ class Listed:
 
     eligible: dict[Any, list[tuple[float | None, bool]]] = field(default_factory=lambda: defaultdict(list))
     """Outcome and whether it was drawn, by stratum."""
-    episodes: dict[Any, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """Of eligible rounds with an outcome, by stratum."""
+    episodes: list[str] = field(default_factory=list)
+    """Of eligible rounds with an outcome."""
     ranked: int = 0
     ineligible: int = 0
 
     @property
     def shares(self) -> bool:
-        """Whether two rounds share an outcome, in strata that have an outcome in both arms."""
-        known = {at: {drawn for y, drawn in rounds if y is not None} for at, rounds in self.eligible.items()}
-        counted = [name for at, names in self.episodes.items() if len(known[at]) == 2 for name in names]
-        return len(set(counted)) < len(counted)
+        """Whether two eligible rounds share an outcome."""
+        return len(set(self.episodes)) < len(self.episodes)
 
     def rounds(self) -> list[tuple[float, bool]]:
         """Return every eligible round with an outcome."""
@@ -153,7 +151,7 @@ def _enter(
         return
     mine.eligible[stratum].append((turn["y"], arm == "random"))
     if turn["y"] is not None and turn["episode_id"] is not None:
-        mine.episodes[stratum].append(turn["episode_id"])
+        mine.episodes.append(turn["episode_id"])
 
 
 def _in_order(log: HandMadeLog) -> list[dict[str, Any]]:

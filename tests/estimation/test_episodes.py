@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from cmp.design.cards import CARD_PREFIX
 from cmp.estimation import utilities
 from tests.estimation.logs import HandMadeLog, two_arms
 
@@ -94,3 +95,43 @@ def test_it_is_what_listing_every_eligible_round_of_blocks_with_both_arms_says()
         assert {memory: found[memory] for memory in frame["memory_id"]} == {
             m: want[m] for m in frame["memory_id"]
         }
+
+
+def in_blocks_of_one_arm(of_block, rounds: int, *, length: int) -> HandMadeLog:
+    """Return twelve blocks, each stopped while all of its rounds, which share an outcome, drew one memory."""
+    log, ys = HandMadeLog(), np.random.default_rng(0).normal(size=12)
+    for b in range(12):
+        log.block(f"b{b:02}", length, {"m": length // 2, "other": length // 2})
+        for t in range(rounds):
+            name = "m" if b % 2 else "other"
+            log.round(
+                f"r{b:02}-{t}", f"b{b:02}", t, [name], float(ys[of_block(b)]), episode_id=f"e{of_block(b)}"
+            )
+    return log
+
+
+@pytest.mark.parametrize("reference", ["pool", "card"])
+def test_where_strata_of_one_arm_are_in_the_contrast_their_episodes_are_counted(reference):
+    """Totals count every stratum; merged blocks have both arms; a card's rounds stand in other strata."""
+    log = in_blocks_of_one_arm(lambda b: b, 4, length=16)
+    options = {"estimator": "ht"} if reference == "pool" else {"reference": "card"}
+    if reference == "card":
+        for table in ("rosters", "exposures"):
+            for entry in log.rows[table]:
+                if entry["memory_id"] == "other":
+                    entry["memory_id"] = f"{CARD_PREFIX}0"
+                    entry.update({"arm": "card"} if table == "exposures" else {})
+        # one table, that was stopped
+        log.rows["rounds"] = [
+            {**entry, "block_id": "b00", "block_row": row} for row, entry in enumerate(log.rows["rounds"])
+        ]
+        log.rows["blocks"] = [{**log.rows["blocks"][0], "length": 96}]
+        log.rows["rosters"] = [{**entry, "planned": 48} for entry in log.rows["rosters"][:2]]
+    assert clustered(log, **options)["m"]
+
+
+def test_blocks_that_are_merged_share_outcomes_where_none_did_alone():
+    log = in_blocks_of_one_arm(lambda b: b // 3 * 3, 1, length=2)
+    frame = utilities(log, strata="merged", estimator="hajek").frame
+    assert frame["ci_low"].null_count() == frame.height
+    assert all("share an outcome" in reason for reason in frame["reason"])

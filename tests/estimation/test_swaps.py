@@ -262,3 +262,20 @@ def test_where_no_card_was_drawn_the_state_says_so():
     assert states["p"] == states["q"] == ("UNDEREXPOSED", f"n0=0: {why}")
     assert states["r"] == ("NEVER_EXPOSED", f"n1=0, and {why}")
     assert frame.filter(scope="without")["utility"].null_count() == 3
+
+
+def test_rounds_that_withheld_a_memory_stand_beside_episodes_and_are_no_swaps():
+    rng, log, card = np.random.default_rng(0), HandMadeLog(), f"{CARD_PREFIX}0"
+    log.block("b", 24, {"a": 12, card: 12, "x": 0})
+    for t in range(24):
+        log.round(f"r{t:02}", "b", t, [["a", card][t % 2]], float(rng.normal()), episode_id=f"e{t // 3}")
+        kept = bool(rng.integers(2))
+        arm = "ranked" if kept else "withheld"
+        log.add("exposures", round_id=f"r{t:02}", memory_id="x", arm=arm, assigned=False, propensity=0.5)
+    told = ["memory_id", "utility", "std_error", "ci_low", "ci_high", "p_value", "interval"]
+    with_x = utilities(with_card_arms(log), reference="card", interval="neyman").frame.select(told)
+    for table in ("exposures", "rosters"):
+        log.rows[table] = [row for row in log.rows[table] if row["memory_id"] != "x"]
+    without = utilities(with_card_arms(log), reference="card", interval="neyman").frame.select(told)
+    assert with_x.filter(pl.col("memory_id") == "a").rows() == without.rows()
+    assert without["interval"].to_list() == ["clustered_neyman"]
