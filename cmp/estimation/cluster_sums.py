@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from cmp.estimation.cells import Arm, BoolArray, Outcomes
-from cmp.estimation.clusters import Clusters, clumping
+from cmp.estimation.clusters import Clusters
 from cmp.estimation.episode_tests import margins_by_episode
 from cmp.estimation.estimators import Contrast
+from cmp.estimation.inflation import clumping
 from cmp.estimation.margins import Margins
 from cmp.estimation.summary import Summary
 from cmp.estimation.sums import FloatArray, IntArray, scattered
@@ -31,7 +32,7 @@ class ClusterSums:
     """
 
     squares: FloatArray
-    """See :class:`cmp.estimation.clusters.Clumping`."""
+    """See :class:`cmp.estimation.inflation.Clumping`."""
     mean: FloatArray
     exposed_squares: FloatArray
     exposed_rounds: FloatArray

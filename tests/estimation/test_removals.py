@@ -7,11 +7,12 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from cmp.estimation.clusters import Clusters, clumping
+from cmp.estimation.clusters import Clusters
 from cmp.estimation.design_matrix import log_arrays
 from cmp.estimation.episode_tests import margins_by_episode
 from cmp.estimation.estimators import combine_strata
 from cmp.estimation.from_parts import statistics_for
+from cmp.estimation.inflation import clumping
 from cmp.estimation.log_events import events_of
 from cmp.estimation.statistics import LogStatistics, coded_log, statistics_of_log
 from cmp.estimation.table import Analysis
