@@ -65,10 +65,9 @@ def _frames(
             "row": found.cells.memory,
             "stratum": stratum_of_cell,
             "memory_id": found.cell % coded.n_memories,
-            "begin": -np.inf,
-            "end": np.inf,
+            "begin": np.full(len(stratum_of_cell), -np.inf),
+            "end": np.full(len(stratum_of_cell), np.inf),
         },
-        schema_overrides={"begin": pl.Float64, "end": pl.Float64},
     )
     drawn = found.use & coded.assigned
     away_cell, away_round = _absent(coded, found)

@@ -438,3 +438,17 @@ def test_lines_in_which_an_int_and_a_text_would_be_one_id_are_refused(tmp_path):
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)), "utf-8")
     with pytest.raises(cmp.InvalidIdError, match="line 2: the int 1 and the string '1' would be one id"):
         cmp.read_jsonl(tmp_path / "x.jsonl")
+
+
+@pytest.mark.parametrize("roster", [True, False])
+def test_memories_that_are_certain_have_no_contrast_whatever_their_rounds_share(roster):
+    rows = [
+        {"round_id": f"r{t}", "memory_id": m, "assigned": m == "a", "propensity": float(m == "a"),
+         "outcome": float(t % 2), "episode": "e"}
+        for t in range(6) for m in "ab"
+    ]  # fmt: skip
+    frame, known = pl.DataFrame(rows), {}
+    if roster:
+        frame, known = frame.filter("assigned"), {"roster": pl.DataFrame({"memory_id": ["a"]})}
+    states = cmp.utilities(cmp.from_frame(frame, episode="episode", k=1, **known)).frame["state"]
+    assert states.to_list() == ["UNDEREXPOSED", "NEVER_EXPOSED"][: len(states)]
