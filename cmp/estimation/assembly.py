@@ -232,7 +232,7 @@ class _Listed:
                 "end": end[of_cell],
             }
         )
-        # between the first run and the last; rounds of an unknown row are, where these have no edge
+        # what is outside the first run and the last is told by these; all unknown rows, where neither has an edge
         rounds_away, members_away = absent_rounds(coded, spans.several())
         low, high, row = begin[members_away], end[members_away], rows[rounds_away]
         between = np.where(np.isnan(row), np.isinf(low) & np.isinf(high), (row >= low) & (row < high))

@@ -64,7 +64,7 @@ def against_cards(found: LogStatistics, is_card: BoolArray) -> tuple[Cells, Clus
         return cells, None
     later = np.zeros(len(found.withholding.memory), dtype=bool)  # rounds of withholding are left out
     whole = found.clusters.against(np.append(usable, later), np.append(rows, later))
-    return cells, whole.joined(swaps.clusters(found.clusters)).marked()
+    return cells, whole.joined(swaps.clusters(found.clusters))
 
 
 def _of_contrasts(found: LogStatistics, usable: BoolArray, rows: BoolArray) -> Cells:

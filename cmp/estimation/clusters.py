@@ -26,7 +26,7 @@ class Clusters:
     """
 
     shared: BoolArray
-    """Shape (M,), whether two rounds of the memory's contrast are of one episode."""
+    """Shape (M,), whether two rounds of the memory's contrast are of one episode; found out by :meth:`marked`."""
     in_both_arms: bool
     """Whether strata with one arm only are in no contrast, whatever becomes of them."""
     memory: IntArray
@@ -44,9 +44,10 @@ class Clusters:
     part_episode: IntArray
     """Shape (P,), a code of the episode within its family."""
     part_first: FloatArray
-    """Shape (P,), the first row that the episode has in the block; minus infinity where a row is unknown."""
+    """Shape (P,), the first row that the episode has in the block; minus infinity where a row is unknown, or it has
+    rounds in another block."""
     part_last: FloatArray
-    """Shape (P,), the last one; infinity where a row is unknown."""
+    """Shape (P,), the last one; infinity likewise."""
     part_rounds: FloatArray
     """Shape (P,)."""
     part_outcome: FloatArray
@@ -71,7 +72,7 @@ class Clusters:
         *,
         in_both_arms: bool,
     ) -> Clusters:
-        """Return clusters whose parts are rows of ``stratum, block, episode, first, last, rounds, outcome``.
+        """Return clusters, not yet marked.
 
         Parameters
         ----------
@@ -80,13 +81,13 @@ class Clusters:
         memory, runs
             Of cells; the keys of runs are strata.
         parts
-            P rows.
+            P rows of ``stratum, block, episode, first, last, rounds, outcome``.
         touched
             K rows of ``cell, part, exposed, away``, sorted by the first two.
         in_both_arms
             See there.
         """
-        unmarked = cls(
+        return cls(
             shared=np.zeros(n_memories, dtype=bool),
             in_both_arms=in_both_arms,
             memory=memory,
@@ -105,7 +106,6 @@ class Clusters:
             exposed=touched["exposed"].to_numpy(),
             away=touched["away"].to_numpy(),
         )
-        return unmarked.marked()
 
     @property
     def n_strata(self) -> int:
@@ -118,7 +118,7 @@ class Clusters:
         return Runs(self.stratum, self.begin, self.end)
 
     def over_parts(self, values: FloatArray) -> FloatArray:
-        """Add up what each cell's parts have; whole numbers."""
+        """Add up what each cell's parts have, exact for whole numbers alone."""
         found = group_sums(self.part_stratum, values, self.n_strata)[self.stratum]
         runs = self.runs
         partial = runs.is_partial
@@ -135,11 +135,19 @@ class Clusters:
 
     def marked(self) -> Clusters:
         """Return the same with ``shared`` found out: the squared numbers of an episode's rounds exceed the numbers."""
-        n1 = group_sums(self.cell, self.exposed, len(self.memory))
-        n0 = self.over_parts(self.part_rounds) - group_sums(self.cell, self.away, len(self.memory))
-        used = ((n1 > 0) & (n0 > 0) | (not self.in_both_arms)).astype(np.float64)
-        rounds = group_sums(self.memory, used * (n1 + n0), len(self.shared))
-        return replace(self, shared=sums_by_episode(self, -used, used).squares > rounds)
+        n_cells, n_memories = len(self.memory), len(self.shared)
+        all_of_part = self.part_rounds[self.part]
+        left = all_of_part - self.away + self.exposed
+        n1 = group_sums(self.cell, self.exposed, n_cells)
+        n = self.over_parts(self.part_rounds) + group_sums(self.cell, left - all_of_part, n_cells)
+        used = ((n1 > 0) & (n > n1) | (not self.in_both_arms)).astype(np.float64)
+        squares = self.over_parts(self.part_rounds**2)
+        squares += group_sums(self.cell, left**2 - all_of_part**2, n_cells)
+        shared = group_sums(self.memory, used * (squares - n), n_memories) > 0  # within a stratum
+        if not shared[self.memory].all():  # only then need pairs of strata be gone through
+            rounds = group_sums(self.memory, used * n, n_memories)
+            shared = sums_by_episode(self, -used, used).squares > rounds
+        return replace(self, shared=shared)
 
     def against(self, is_other: BoolArray, rows: BoolArray) -> Clusters:
         """Return some cells, their control arm made of the exposed rounds of others in the same stratum.
@@ -270,37 +278,23 @@ def _pairs_of_cells(clusters: Clusters) -> tuple[IntArray, IntArray, FloatArray,
     held = mate >= 0
     pair, cell, mate = pair[held], cell[held], mate[held]
     is_other_block = block[one[pair]] != block[other[pair]]
-    product = _products(clusters, (first, second, at), (cell, mate, pair), is_other_block)
-    return cell, mate, product, is_other_block & (product > 0)
-
-
-def _products(
-    clusters: Clusters,
-    parts: tuple[IntArray, IntArray, IntArray],
-    cells: tuple[IntArray, IntArray, IntArray],
-    is_other_block: BoolArray,
-) -> FloatArray:
-    """Return ``sum_g t_g t'_g`` over pairs of parts, for pairs of cells; both have the code of a pair of strata."""
-    first, second, code = parts
-    cell, mate, pair = cells
     products = clusters.part_rounds[first] * clusters.part_rounds[second]
-    found = group_sums(code, products, int(code.max(initial=-1)) + 1)[pair]
-    runs = clusters.runs
-    partial = runs.is_partial[cell] | runs.is_partial[mate]
-    alike = ~is_other_block & (runs.begin[cell] == runs.begin[mate]) & (runs.end[cell] == runs.end[mate])
+    product = group_sums(at, products, len(code))[pair]
+    # parts of episodes that run on into another block are in every row; within a block, rows decide
+    begin, end = clusters.begin, clusters.end
+    partial = ~is_other_block & (clusters.runs.is_partial[cell] | clusters.runs.is_partial[mate])
+    alike = (begin[cell] == begin[mate]) & (end[cell] == end[mate])
     one_run = np.flatnonzero(partial & alike)
-    if len(one_run):
-        within = Runs(pair[one_run], runs.begin[cell[one_run]], runs.end[cell[one_run]])
-        items = Items(code, clusters.part_first[first], clusters.part_last[first])
-        found[one_run] = items.sums(products, within)
-    rest = np.flatnonzero(partial & ~alike)
-    if len(rest):
-        by_code = np.argsort(code, kind="stable")
-        nth, spot = matches(code[by_code], pair[rest])
-        item = by_code[spot]
-        both = clusters.has(cell[rest][nth], first[item]) & clusters.has(mate[rest][nth], second[item])
-        found[rest] = group_sums(nth, products[item] * both, len(rest))
-    return found
+    items = Items(at, clusters.part_first[first], clusters.part_last[first])
+    within = Runs(pair[one_run], begin[cell[one_run]], end[cell[one_run]])
+    product[one_run] = items.sums(products, within)
+    rest = np.flatnonzero(partial & ~alike)  # a draw's stratum, and one of withholding
+    by_code = np.argsort(at, kind="stable")
+    nth, spot = matches(at[by_code], pair[rest])
+    item = by_code[spot]
+    both = clusters.has(cell[rest][nth], first[item]) & clusters.has(mate[rest][nth], second[item])
+    product[rest] = group_sums(nth, products[item] * both, len(rest))
+    return cell, mate, product, is_other_block & (product > 0)
 
 
 def _codes(values: IntArray) -> int:

@@ -90,10 +90,14 @@ def _known_rounds(rounds: pl.DataFrame) -> pl.DataFrame:
 
 
 def _parts(known: pl.DataFrame, ranked: pl.DataFrame) -> pl.DataFrame:
-    """Count rounds by stratum and episode, with the rows that the episode spans in the block."""
+    """Count rounds by stratum and episode, with the rows that the episode spans in the block.
+
+    One with rounds in another block counts as in every row: pairs of blocks then need no rows, and its rounds outside
+    of a cell's are listed.
+    """
     columns = ["stratum", *_OF_PART]
     y, row, of_episode = pl.col("y"), pl.col("block_row"), ("block", "episode")
-    is_unknown = row.is_null().any()
+    is_unknown, runs_on = row.is_null().any(), pl.col("block").n_unique().over("episode") > 1
     return (
         pl.concat([known.select(columns).drop_nulls("stratum"), ranked.select(columns)])
         .group_by("stratum", "episode")
@@ -104,7 +108,10 @@ def _parts(known: pl.DataFrame, ranked: pl.DataFrame) -> pl.DataFrame:
             first=pl.when(is_unknown).then(-np.inf).otherwise(row.min()),
             last=pl.when(is_unknown).then(np.inf).otherwise(row.max()),
         )
-        .with_columns(pl.col("first").min().over(of_episode), pl.col("last").max().over(of_episode))
+        .with_columns(
+            first=pl.when(runs_on).then(-np.inf).otherwise(pl.col("first").min().over(of_episode)),
+            last=pl.when(runs_on).then(np.inf).otherwise(pl.col("last").max().over(of_episode)),
+        )
         .sort("stratum", "episode")
         .with_row_index("part")
     )

@@ -268,6 +268,7 @@ def _table(
         window=window,
         within_query=strata == "query",
         condense=condenses(analysis) and not merged,
+        in_both_arms=analysis.estimator != "ht" and not merged,
     )
     cells, clusters = cells_against(found, analysis.reference)
     blocks = cells

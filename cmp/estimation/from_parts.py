@@ -107,8 +107,16 @@ def _sums(
     frames: LogFrames, by: str, metric: str, analysis: Analysis, window: timedelta | None, *, is_part: bool
 ) -> UtilityStatistics:
     """Sum up a log, or one of its parts."""
-    condense = condenses(analysis)
-    found = statistics_for(frames, by, metric, analysis, window=window, condense=condense, is_part=is_part)
+    found = statistics_for(
+        frames,
+        by,
+        metric,
+        analysis,
+        window=window,
+        condense=condenses(analysis),
+        in_both_arms=analysis.estimator != "ht",
+        is_part=is_part,
+    )
     rounds = nw.from_native(frames.rounds()).filter(nw.col("randomized"))
     named = rounds.select("scope", "block_id", nw.col("episode_id").cast(nw.String)).unique()
     held = collected(named).to_native()
@@ -175,6 +183,7 @@ def statistics_for(
     window: timedelta | None = None,
     within_query: bool = False,
     condense: bool = True,
+    in_both_arms: bool = True,
     is_part: bool = False,
 ) -> LogStatistics:
     """Return a log's statistics for a table by memory, query or version."""
@@ -185,6 +194,7 @@ def statistics_for(
         by_query=by == "query",
         within_query=within_query,
         condense=condense,
+        in_both_arms=in_both_arms,
         carryover=carryover,
         window=window,
         is_part=is_part,
@@ -220,4 +230,5 @@ def cells_against(
         cells, clusters = against_cards(found, is_card)
     else:
         raise ValueError(_NO_CARDS)
+    clusters = None if clusters is None else clusters.marked()
     return cells, clusters if clusters is not None and clusters.shared.any() else None

@@ -21,11 +21,6 @@ class Runs:
     end: FloatArray
     """The row after the last, not below ``begin``."""
 
-    @classmethod
-    def throughout(cls, key: IntArray) -> Runs:
-        """Return runs of all rows."""
-        return cls(key, np.full(len(key), -np.inf), np.full(len(key), np.inf))
-
     @property
     def is_partial(self) -> BoolArray:
         """Whether a run has an edge."""
@@ -39,9 +34,9 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """P items with a first and a last row; those that overlap a run are of its key, and have such rows on both sides.
+    """P items, each of one key, that span rows from a first to a last; infinite on both sides or on neither.
 
-    One whose rows are unknown spans from minus infinity to infinity, and overlaps every run.
+    One overlaps the runs of its key that hold, or lie between, its first row and its last.
     """
 
     key: IntArray

@@ -55,7 +55,7 @@ class Windows:
         codes = named.join(blocks, on="block_id").join(ids, on="memory_id")
         member, found = coded.members(codes["block"].to_numpy(), codes["memory"].cast(pl.Int64).to_numpy())
         begin, end = (codes[name].to_numpy()[found] for name in ("begin", "end"))
-        order = np.lexsort((begin, member[found]))
+        order = np.lexsort((end, begin, member[found]))
         return cls(member[found][order], begin[order], end[order])
 
     def ended(self, coded: CodedLog) -> Windows:

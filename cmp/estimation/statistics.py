@@ -32,6 +32,7 @@ def statistics_of_log(
     by_query: bool,
     within_query: bool = False,
     condense: bool = True,
+    in_both_arms: bool = True,
     window: timedelta | None = None,
     carryover: str = "include",
     is_part: bool = False,
@@ -46,8 +47,9 @@ def statistics_of_log(
     within_query
         Whether strata are the rounds of a block that ask one query, though memories are not told apart by query.
     condense
-        Whether a memory's strata without an exposure become one cell, as there may be many: strata with one arm only
-        are in no contrast then.
+        Whether a memory's strata without an exposure become one cell: they hold no contrast, and there may be many.
+    in_both_arms
+        Whether strata with one arm only are in no contrast: their episodes count for nothing then.
     window
         How late an outcome may be; None for any.
     carryover
@@ -86,7 +88,7 @@ def statistics_of_log(
     cells = sum_cells(coded, events, terms, condense=condense)
     withheld = withholdings_of(log, coded, bars)
     contents = _contents(log, coded.rounds, _key(by_query))
-    return assemble(coded, events, withheld, terms, cells, contents, in_both_arms=condense)
+    return assemble(coded, events, withheld, terms, cells, contents, in_both_arms=in_both_arms)
 
 
 def coded_log(

@@ -135,3 +135,15 @@ def test_blocks_that_are_merged_share_outcomes_where_none_did_alone():
     frame = utilities(log, strata="merged", estimator="hajek").frame
     assert frame["ci_low"].null_count() == frame.height
     assert all("share an outcome" in reason for reason in frame["reason"])
+
+
+def test_against_cards_rounds_that_no_card_is_compared_with_share_nothing():
+    log, card = HandMadeLog(), f"{CARD_PREFIX}0"
+    for block, drawn in (("b1", ["m", card] * 4), ("b2", ["m", "m"])):
+        log.block(block, 20, {"m": 10, card: 10})
+        for t, name in enumerate(drawn):
+            episode = "e" if block == "b2" else None
+            log.round(f"{block}-{t}", block, t, [name], float(t), episode_id=episode)
+    for entry in log.rows["exposures"]:
+        entry["arm"] = "card" if entry["memory_id"] == card else "random"
+    assert clustered(log, reference="card") == {"m": False}

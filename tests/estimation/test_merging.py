@@ -55,8 +55,9 @@ def test_merged_strata_are_those_of_arrays_with_a_propensity_a_round(seed):
         assert all(a == (None if b is None else pytest.approx(b, rel=SAME, abs=1e-9)) for a, b in pairs), name
 
 
-def test_blocks_of_ten_rounds_or_more_stay_as_they_are():
-    log, _ = growing(5, [10, 12, 11], missing=0.0)
+@pytest.mark.parametrize("lengths", [[10, 12, 11], [11, 12, 10]])
+def test_blocks_of_ten_rounds_or_more_stay_as_they_are(lengths):
+    log, _ = growing(5, lengths, missing=0.0)
     got, want = utilities(log, **OPTIONS).frame, utilities(log, estimator="hajek").frame
     assert got["utility"].to_numpy() == pytest.approx(want["utility"].to_numpy(), rel=SAME)
     assert got["n_strata"].to_list() == want["n_strata"].to_list()

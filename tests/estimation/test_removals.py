@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -38,7 +39,7 @@ def compare(found: LogStatistics, want: dict[tuple[str, ...], Listed]) -> None:
         assert (found.tallies.ranked[row], found.tallies.ineligible[row]) == (mine.ranked, mine.ineligible), (
             key
         )
-        assert (found.clusters is not None and bool(found.clusters.shared[row])) == mine.shares, key
+        assert (found.clusters is not None and bool(found.clusters.marked().shared[row])) == mine.shares, key
 
 
 @pytest.mark.parametrize("rows", [True, False], ids=["rows known", "some rows unknown"])
@@ -48,7 +49,7 @@ def test_removals_take_off_the_rounds_that_a_listing_leaves_out(rows, by_query, 
     for seed in SEEDS:
         log = random_log(seed, rows=rows)
         found = statistics_of_log(
-            log, metric="reward", by_query=by_query, carryover=carryover, condense=False
+            log, metric="reward", by_query=by_query, carryover=carryover, condense=False, in_both_arms=False
         )
         compare(found, listed(log, by_query=by_query, carryover=carryover == "exclude"))
 
@@ -58,7 +59,7 @@ def test_windows_of_versions_hold_the_rounds_that_a_listing_finds(rows):
     several = 0
     for seed in SEEDS:
         log = random_log(seed, versions=True, rows=rows)
-        found = statistics_for(log, "version", "reward", Analysis(), condense=False)
+        found = statistics_for(log, "version", "reward", Analysis(), condense=False, in_both_arms=False)
         want = listed_by_version(log)
         several += len(want) - 6
         compare(found, want)
@@ -103,29 +104,35 @@ def test_what_episodes_do_to_a_contrast_is_the_same_as_with_all_of_their_rounds_
     for seed in SEEDS:
         log = random_log(seed, versions=by == "version", rows=rows)
         if by == "version":
-            found = statistics_for(log, by, "reward", Analysis(), condense=False)
+            found = statistics_for(log, by, "reward", Analysis(), condense=False, in_both_arms=False)
         else:
             found = statistics_of_log(
-                log, metric="reward", by_query=by == "query", carryover=carryover, condense=False
+                log,
+                metric="reward",
+                by_query=by == "query",
+                carryover=carryover,
+                condense=False,
+                in_both_arms=False,
             )
         if found.clusters is None:
             continue
-        want, cells = listed_by_part(found.clusters), found.cells.joined(found.withholding)
+        clusters, cells = found.clusters.marked(), found.cells.joined(found.withholding)
+        want = listed_by_part(clusters)
         contrast = combine_strata(cells, len(found.keys), estimator="difference", weights="precision")
-        assert (found.clusters.shared == want.shared).all()
-        for name, of in asdict(clumping(found.clusters, contrast)).items():
+        assert (clusters.shared == want.shared).all()
+        for name, of in asdict(clumping(clusters, contrast)).items():
             listed_too = getattr(clumping(want, contrast), name)
             if name in ("runs_on", "across"):  # a part that is away is one for the listing
                 assert (of <= listed_too).all()
             else:
                 assert of == pytest.approx(listed_too, rel=EXACT, abs=EXACT), name
         outcomes = replace(found.outcomes, at_most_two=np.ones(len(found.keys), dtype=bool))
-        counted, torn = margins_by_episode(found.clusters, contrast, outcomes)
+        counted, torn = margins_by_episode(clusters, contrast, outcomes)
         expected, also_torn = margins_by_episode(want, contrast, outcomes)
         assert (torn <= also_torn).all()  # nor is one whose outcomes differ there
         for name, of in asdict(counted).items():
             assert of.tolist() == getattr(expected, name).tolist(), name
-        partial += int(found.clusters.runs.is_partial.sum())
+        partial += int(clusters.runs.is_partial.sum())
     assert partial > len(SEEDS)
 
 
@@ -139,13 +146,33 @@ def test_of_episodes_only_those_that_an_edge_goes_through_are_listed(versions):
     for i in range(120):
         log.round(f"r{i:03}", "b", i, [f"m{i % n}"], float(i // 2 % 2), episode_id=f"e{i // 2}",
                   content=f"v{i // 40}" if versions else None)  # fmt: skip
-    found = statistics_for(log, "version" if versions else "memory", "reward", Analysis(), condense=False)
+    found = statistics_for(
+        log, "version" if versions else "memory", "reward", Analysis(), condense=False, in_both_arms=False
+    )
     assert found.clusters is not None
-    assert found.clusters.shared.all()
+    assert found.clusters.marked().shared.all()
     edges = np.isfinite(found.clusters.begin).sum() + np.isfinite(found.clusters.end).sum()
     assert edges >= n - 1
     assert len(found.clusters.cell) <= 120 + edges
     assert np.all(found.clusters.away <= found.clusters.part_rounds[found.clusters.part])
+
+
+def test_episodes_that_run_across_blocks_are_told_once_a_pair_of_blocks_not_once_a_pair_of_cells():
+    """Forty users, each with a round in every one of forty blocks that all memories leave half-way."""
+    log, n = HandMadeLog(), 40
+    for b in range(n):
+        roster = {f"m{m:02}": 2 for m in range(n // 2)}
+        log.block(f"b{b:02}", n, roster, **dict.fromkeys(roster, n // 2 + 1))
+        for i in range(n):
+            log.round(f"r{b:02}-{i:02}", f"b{b:02}", i, [f"m{i // 2:02}"], float(i % 3), episode_id=f"u{i}")
+    found = statistics_of_log(log, metric="reward", by_query=False)
+    assert found.clusters is not None
+    tracemalloc.start()
+    assert found.clusters.marked().shared.any()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    pairs_of_blocks, pairs_of_cells = n * (n - 1) / 2 * n, n * (n - 1) / 2 * n * n / 2
+    assert peak < 8 * (20 * pairs_of_blocks + pairs_of_cells)
 
 
 def test_nothing_is_listed_for_a_removal():
