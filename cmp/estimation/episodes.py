@@ -79,7 +79,8 @@ def _known_rounds(rounds: pl.DataFrame) -> pl.DataFrame:
     """Return the known rounds of families with a shared outcome, with codes of their ``episode`` and ``block``."""
     known = rounds.filter(pl.col("y").is_not_null() & pl.col("family").is_not_null())
     several = (pl.len().over("family", "episode_id") > 1) & pl.col("episode_id").is_not_null()
-    known = known.filter(several.any().over("family"))
+    families = known.filter(several)["family"].unique()
+    known = known.filter(pl.col("family").is_in(families.implode()))
     own = pl.when(pl.col("episode_id").is_null()).then("round_id").alias("own")
     return known.with_columns(
         pl.col("stratum").cast(pl.Int64),
