@@ -125,8 +125,6 @@ DESIGNS = (
            first_roster=20, weighted=True),
     Design("cards-3", "3 cards and 29 memories, T = 96", 32, 2, ((96, 96),), cards=3, capped=True, step=0.25),
     Design("cards-6", "6 cards and 26 memories, T = 96", 32, 2, ((96, 96),), cards=6, capped=True, step=0.25),
-    Design("cards-3-stopped", "3 cards and 29 memories, 90 rounds of 180", 32, 2, ((180, 90),), cards=3, capped=True,
-           step=0.25),
     Design("withheld", "1 of 3 ranked withheld, T = 96", 32, 2, ((96, 96),), withheld=True, step=0.25),
     Design("missing-random", "a fifth missing, T = 112", 32, 2, ((112, 112),), missing="random", kinds=_NULL),
     Design("missing-level", "a fifth missing, by level, T = 112", 32, 2, ((112, 112),), missing="level"),
