@@ -17,6 +17,7 @@ from cmp.estimation.log_codes import CodedLog
 from cmp.estimation.log_events import Events, Withholdings
 from cmp.estimation.log_rounds import rounds_by_row
 from cmp.estimation.outcome_sums import OutcomeSums, sum_outcomes
+from cmp.estimation.overlaps import Runs
 from cmp.estimation.randomization import MemoryRounds
 from cmp.estimation.spans import absent_rounds
 from cmp.estimation.sums import FloatArray, IntArray, distinct, group_sums
@@ -218,7 +219,7 @@ class _Listed:
 
     def frames(self) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
         """Return rounds, cells, events and rounds of withholding: see :func:`clusters_of_rounds`."""
-        coded, rows = self.coded, self.coded.block_row
+        coded = self.coded
         rounds = _rounds(coded, self.dense[coded.stratum])
         spans = self.events.windows.ended(coded)
         begin, end = spans.hulls(len(coded.memory))
@@ -234,8 +235,8 @@ class _Listed:
         )
         # what is outside the first run and the last is told by these; all unknown rows, where neither has an edge
         rounds_away, members_away = absent_rounds(coded, spans.several())
-        low, high, row = begin[members_away], end[members_away], rows[rounds_away]
-        between = np.where(np.isnan(row), np.isinf(low) & np.isinf(high), (row >= low) & (row < high))
+        hulls = Runs(coded.block_of_member, begin, end)
+        between = hulls.hold(members_away, coded.block_row[rounds_away])
         rounds_away, members_away = rounds_away[between], members_away[between]
         member = np.append(self.events.member, members_away)
         events = pl.DataFrame(

@@ -149,6 +149,12 @@ class Clusters:
             shared = sums_by_episode(self, -used, used).squares > rounds
         return replace(self, shared=shared)
 
+    @classmethod
+    def sharing(cls, clusters: Clusters | None) -> Clusters | None:
+        """Return clusters marked, or None where no contrast has two rounds of one episode."""
+        marked = None if clusters is None else clusters.marked()
+        return None if marked is None or not marked.shared.any() else marked
+
     def against(self, is_other: BoolArray, rows: BoolArray) -> Clusters:
         """Return some cells, their control arm made of the exposed rounds of others in the same stratum.
 

@@ -126,7 +126,7 @@ def _rounds_beyond(known: pl.DataFrame, parts: pl.DataFrame, runs: Runs) -> pl.D
     placed = known.join(parts.select("part", "stratum", "episode"), on=["stratum", "episode"]).sort("part")
     nth, at = matches(integers(placed["part"]), part)
     cell, row = partial[run[nth]], placed["block_row"].fill_null(np.nan).to_numpy()[at]
-    beyond = ~((row >= runs.begin[cell]) & (row < runs.end[cell]))
+    beyond = ~runs.hold(cell, row)
     return (
         placed.select("stratum", "episode")[at]
         .select(

@@ -230,5 +230,4 @@ def cells_against(
         cells, clusters = against_cards(found, is_card)
     else:
         raise ValueError(_NO_CARDS)
-    clusters = None if clusters is None else clusters.marked()
-    return cells, clusters if clusters is not None and clusters.shared.any() else None
+    return cells, Clusters.sharing(clusters)

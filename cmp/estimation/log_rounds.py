@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import polars as pl
 
+from cmp.estimation.overlaps import Runs
 from cmp.estimation.randomization import MemoryRounds
 from cmp.estimation.sums import FloatArray, IntArray
 
@@ -25,11 +26,8 @@ class _Listed(NamedTuple):
     drawn: IntArray
     row_of_cell: IntArray
     """Shape (C,), which row each cell belongs to, in the order of rows."""
-    strata: IntArray
-    """Shape (C,), their strata."""
-    begin: FloatArray
-    end: FloatArray
-    """Shape (C,), the rows outside of which the memory is in no arm."""
+    runs: Runs
+    """C of them: the rows of its stratum outside of which the cell's memory is in no arm."""
     block_row: FloatArray
 
 
@@ -52,17 +50,16 @@ def rounds_by_row(frames: Callable[[], _Frames]) -> Callable[[int], MemoryRounds
             found.append(_listed(*frames()))
         listed, ranked, n_strata = found[0]
         cells = slice(*np.searchsorted(listed.row_of_cell, [row, row + 1]))
-        strata = listed.strata[cells]
+        strata = listed.runs.key[cells]
         spans = [np.arange(listed.first[s], listed.first[s + 1]) for s in strata]
         place = np.concatenate([*spans, np.zeros(0, dtype=np.int64)])
         n_rounds = [len(span) for span in spans]
         stratum = np.repeat(strata, n_rounds)
-        begin, end = (np.repeat(of[cells], n_rounds) for of in (listed.begin, listed.end))
         mine = slice(*np.searchsorted(listed.row, [row, row + 1]))
         what = np.zeros(len(listed.y), dtype=np.int64)
         what[listed.place[mine]] = listed.drawn[mine]
-        at = listed.block_row[place]
-        there = ((at >= begin) & (at < end)) | (np.isinf(begin) & np.isinf(end))
+        cell = np.repeat(np.arange(cells.start, cells.stop), n_rounds)
+        there = listed.runs.hold(cell, listed.block_row[place])
         kept = there & (what[place] >= 0)
         own = ranked.filter(pl.col("row") == row)
         return MemoryRounds(
@@ -98,9 +95,7 @@ def _listed(
             touched["place"].to_numpy(),
             np.where(touched["drawn"].to_numpy(), 1, -1),
             order["row"].to_numpy(),
-            order["stratum"].to_numpy(),
-            order["begin"].to_numpy(),
-            order["end"].to_numpy(),
+            Runs(*(order[name].to_numpy() for name in ("stratum", "begin", "end"))),
             placed["block_row"].fill_null(np.nan).to_numpy(),
         ),
         ranked.select("row", pl.col("place").cast(pl.Int64), "away", "y"),

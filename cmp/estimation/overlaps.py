@@ -27,6 +27,17 @@ class Runs:
         found: BoolArray = np.isfinite(self.begin) | np.isfinite(self.end)
         return found
 
+    def hold(self, run: IntArray, row: FloatArray) -> BoolArray:
+        """Return whether runs, by their places, hold rows: an unknown one (NaN) where no edge bounds the run.
+
+        Examples
+        --------
+        >>> runs = Runs(np.zeros(2, dtype=int), np.array([3.0, -np.inf]), np.array([8.0, np.inf]))
+        >>> runs.hold(np.array([0, 0, 0, 1]), np.array([3.0, 8.0, np.nan, np.nan])).tolist()
+        [True, False, False, True]
+        """
+        return ((row >= self.begin[run]) & (row < self.end[run])) | ~self.is_partial[run]
+
     def select(self, rows: IntArray | BoolArray) -> Runs:
         """Return some of the runs."""
         return Runs(self.key[rows], self.begin[rows], self.end[rows])

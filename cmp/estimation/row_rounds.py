@@ -25,8 +25,7 @@ def clusters_of_rows(coded: CodedRows, found: RowStatistics, *, in_both_arms: bo
     if len(np.unique(known)) == len(known):
         return None
     clusters = clusters_of_rounds(*_frames(coded, found), len(found.keys), in_both_arms=in_both_arms)
-    clusters = None if clusters is None else clusters.marked()
-    return clusters if clusters is not None and clusters.shared.any() else None
+    return Clusters.sharing(clusters)
 
 
 def shares_outcomes(coded: CodedRows, found: RowStatistics) -> BoolArray:

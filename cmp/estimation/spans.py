@@ -83,21 +83,22 @@ class Windows:
             Rows of rosters.
         """
         begin, end = np.full(n_members, -np.inf), np.full(n_members, np.inf)
-        is_new = self._is_new
-        is_last = np.append(is_new[1:], True)[: len(is_new)]
-        begin[self.member[is_new]] = self.begin[is_new]
-        end[self.member[is_last]] = self.end[is_last]
+        begin[self.member[self._is_first]] = self.begin[self._is_first]
+        end[self.member[self._is_last]] = self.end[self._is_last]
         return np.minimum(begin, end), end
 
     def several(self) -> Windows:
         """Return those of members that have more than one."""
-        is_new = self._is_new
-        lone = is_new & np.append(is_new[1:], True)[: len(is_new)]
+        lone = self._is_first & self._is_last
         return Windows(self.member[~lone], self.begin[~lone], self.end[~lone])
 
     @property
-    def _is_new(self) -> BoolArray:
+    def _is_first(self) -> BoolArray:
         return np.append(True, self.member[1:] != self.member[:-1])[: len(self.member)]
+
+    @property
+    def _is_last(self) -> BoolArray:
+        return np.append(self._is_first[1:], True)[: len(self.member)]
 
 
 @dataclass(frozen=True, slots=True)
